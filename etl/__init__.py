@@ -1,0 +1,1 @@
+"""Headrace's engine: kernels, storage, joins, transforms, and the Spark hosts that run them."""

@@ -1,0 +1,54 @@
+"""Joins: the contract, the catalogue, and the operators.
+
+from etl import joins
+op = joins.build("symmetric-hash", sides=[orders, payments], on=[("order_no", "order_no")])
+"""
+
+from etl.budget import WorkBudget
+from etl.events import (
+    Between,
+    EndOfSide,
+    Event,
+    Exactly,
+    OneOf,
+    Punctuation,
+    RelationVersion,
+    Rows,
+    Tick,
+    Watermark,
+)
+from etl.joins.catalogue import CatalogueEntry, build, catalogue, register, restore
+from etl.joins.contract import Emit, JoinPlan, NoSettings, Phase, Ports, Progress
+from etl.joins.lifecycle import LEGAL_EVENTS, Operator
+from etl.joins.hybrid import hash_partitioned as _hash_partitioned  # noqa: F401 - enters the catalogue
+from etl.joins.progressive import symmetric_hash as _symmetric_hash  # noqa: F401 - enters the catalogue
+from etl.joins.snapshots import OperatorState, Snapshot
+
+__all__ = [
+    "build",
+    "restore",
+    "catalogue",
+    "Rows",
+    "EndOfSide",
+    "Watermark",
+    "Tick",
+    "Punctuation",
+    "Exactly",
+    "Between",
+    "OneOf",
+    "RelationVersion",
+    "Event",
+    "WorkBudget",
+    "Progress",
+    "Phase",
+    "Emit",
+    "Snapshot",
+    "Operator",
+    "OperatorState",
+    "JoinPlan",
+    "NoSettings",
+    "Ports",
+    "CatalogueEntry",
+    "LEGAL_EVENTS",
+    "register",
+]

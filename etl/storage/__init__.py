@@ -1,0 +1,1 @@
+"""Durable files, sealed runs and the lookup store: ports, their files on disk, and in-memory fakes."""
