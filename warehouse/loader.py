@@ -113,12 +113,17 @@ def _fitted(package: LoadPackage, table: Table) -> pa.Table:
 
 
 def _is_loaded(connection: Connection, package: LoadPackage) -> bool:
-    loaded = connection.scalar(
-        select(load_ledger.c.package_checksum).where(
-            load_ledger.c.pipeline == package.load_id.pipeline,
-            load_ledger.c.batch_id == package.load_id.batch_id,
-        )
+    ledger_row = select(load_ledger.c.package_checksum).where(
+        load_ledger.c.pipeline == package.load_id.pipeline,
+        load_ledger.c.batch_id == package.load_id.batch_id,
     )
+    try:
+        loaded = connection.scalar(ledger_row)
+    except DBAPIError as error:
+        raise WarehouseUnusable(
+            f"the warehouse has no readable load ledger ({str(error.orig).splitlines()[0]}): "
+            "create the schema with warehouse.schema.create_schema"
+        ) from error
     if loaded is not None and loaded != package.checksum:
         raise PackageMismatch(
             f"the warehouse has loaded another package as {package.load_id} (checksum {loaded}, this one has "

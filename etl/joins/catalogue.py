@@ -21,8 +21,9 @@ from etl.storage.ports import RelationView, RunStore
 MEMORY_BYTES = 256 * 1024 * 1024
 """Default memory budget of one operator."""
 
+CREATED_BY = "created_by"
 RELATION_VERSION = "relation_version"
-"""Last column of a hybrid join's results: the version of the relation that the row was answered from."""
+"""The last two columns of a hybrid join's results: the load that inserted the relation's row, and the version seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +216,8 @@ def _result_schema(
     *streams, relation_schema = inputs
     if how == "left":
         relation_schema = pa.schema([field.with_nullable(True) for field in relation_schema])
-    version = pa.schema([pa.field(RELATION_VERSION, pa.int64(), nullable=False)])
-    return join_schema([*streams, relation_schema, version], [*suffixes, ""])
+    seen = pa.schema([(CREATED_BY, pa.string()), pa.field(RELATION_VERSION, pa.int64(), nullable=False)])
+    return join_schema([*streams, relation_schema, seen], [*suffixes, "_of_relation"])
 
 
 def _in_key_order(

@@ -1,10 +1,10 @@
 """Probing an array that is sorted by hash: nothing is built, a memory-mapped file will do.
 
-Hashes are spread evenly, so the place of one can be computed and is off by about the square root of the
-length. Each step looks that far to both sides of the computed place, which leaves a window of some square
-root of the former size; after a few steps a binary search ends it. On a bad distribution the steps gain
-little, and the binary search still bounds the work. Places are computed, and their cache lines asked for,
-some rows ahead.
+Hashes are spread evenly, so the place of one can be guessed, and the guess is off by about the square root of
+the length. A step by the distance that is left is off by about the square root of that step; after two such
+steps the place is a cache line or two away. Doubling and halving steps end the search, and bound the work by
+the logarithm of the length on any distribution. Guesses are made, and their cache lines asked for, some rows
+ahead.
 
 Invariant: `sorted_hashes` ascends (not checked: that would cost more than the probe).
 """
@@ -47,48 +47,61 @@ def sorted_probe(
 
 _FRESH = -1
 _CURSOR = tuple_of(types.int64, types.int64)
-_AHEAD = 8
-_SMALL_WINDOW = 16
-_MOST_STEPS = 4
+_FAR_AHEAD = 16
+_NEAR_AHEAD = 8
 
 
 @helper
-def _computed_place(sorted_hashes: UInt64s, key_hash: np.uint64, low: int, high: int) -> int:
-    """Where the hash would stand in [low, high) if the hashes between were spaced evenly."""
-    first, last = sorted_hashes[low], sorted_hashes[high - 1]
-    if key_hash <= first:
-        return low
-    if key_hash >= last:
-        return high - 1
-    share = np.float64(key_hash - first) / np.float64(last - first)
-    return low + min(int(share * (high - 1 - low)), high - 1 - low)
+def _density(sorted_hashes: UInt64s) -> float:
+    """Places per unit of hash, if the hashes were spaced evenly."""
+    spread = sorted_hashes[-1] - sorted_hashes[0]
+    return (sorted_hashes.size - 1) / np.float64(spread) if spread else 0.0
 
 
 @helper
-def _prefetch_computed(sorted_hashes: UInt64s, key_hash: np.uint64) -> None:
-    size = sorted_hashes.size
-    place = _computed_place(sorted_hashes, key_hash, 0, size)
-    reach = int(np.sqrt(size))
-    address = sorted_hashes.ctypes.data
-    prefetch(address + np.uintp(8 * max(place - reach, 0)))
-    prefetch(address + np.uintp(8 * min(place + reach, size - 1)))
+def _step(sorted_hashes: UInt64s, key_hash: np.uint64, place: int, density: float) -> int:
+    """Step from a place by the distance that is left; a hash beyond the ends counts as the end."""
+    wanted = min(max(key_hash, sorted_hashes[0]), sorted_hashes[-1])
+    found = sorted_hashes[place]
+    if found < wanted:
+        return min(place + int(np.float64(wanted - found) * density), sorted_hashes.size - 1)
+    return max(place - int(np.float64(found - wanted) * density), 0)
 
 
 @helper
-def _first_not_below(sorted_hashes: UInt64s, key_hash: np.uint64) -> int:
-    """The first place whose hash is not below `key_hash`; it lies in [low, high] throughout."""
-    low, high = 0, sorted_hashes.size
-    for _ in range(_MOST_STEPS):
-        if high - low <= _SMALL_WINDOW:
-            break
-        place = _computed_place(sorted_hashes, key_hash, low, high)
-        reach = int(np.sqrt(high - low))
-        for neighbour in (place - reach, place + reach):
-            if low <= neighbour < high:
-                if sorted_hashes[neighbour] < key_hash:
-                    low = neighbour + 1
-                else:
-                    high = neighbour
+def _second_guess(sorted_hashes: UInt64s, key_hash: np.uint64, density: float) -> int:
+    first_guess = _step(sorted_hashes, key_hash, 0, density)
+    return _step(sorted_hashes, key_hash, first_guess, density)
+
+
+@helper
+def _prefetch_guesses(sorted_hashes: UInt64s, hashes: UInt64s, position: int, density: float) -> None:
+    """The first guess needs no memory; the second reads at the first, asked for a few rows ago."""
+    start = sorted_hashes.ctypes.data
+    first_guess = _step(sorted_hashes, hashes[position + _FAR_AHEAD], 0, density)
+    prefetch(start + np.uintp(8 * first_guess))
+    second_guess = _second_guess(sorted_hashes, hashes[position + _NEAR_AHEAD], density)
+    prefetch(start + np.uintp(8 * second_guess))
+
+
+@helper
+def _first_not_below(sorted_hashes: UInt64s, key_hash: np.uint64, place: int) -> int:
+    """The first place whose hash is not below `key_hash`: doubling steps from the guess, then halving."""
+    step = 1
+    if sorted_hashes[place] < key_hash:
+        low, high = place + 1, place + 1
+        while high < sorted_hashes.size and sorted_hashes[high] < key_hash:
+            low = high + 1
+            high += step
+            step += step
+        high = min(high, sorted_hashes.size)
+    else:
+        low, high = place, place
+        while low > 0 and sorted_hashes[low - 1] >= key_hash:
+            high = low - 1
+            low -= step
+            step += step
+        low = max(low, 0)
     while low < high:
         middle = (low + high) >> 1
         if sorted_hashes[middle] < key_hash:
@@ -124,13 +137,16 @@ def _probe(
     count = 0
     if sorted_hashes.size == 0:
         return 0, (hashes.size, _FRESH)
+    density = _density(sorted_hashes)
     while position < hashes.size and count < positions.size:
         key_hash = hashes[position]
         if place == _FRESH:
-            if position + _AHEAD < hashes.size:
-                _prefetch_computed(sorted_hashes, hashes[position + _AHEAD])
+            if position + _FAR_AHEAD < hashes.size:
+                _prefetch_guesses(sorted_hashes, hashes, position, density)
             if not valid.size or valid[position]:
-                place = _first_not_below(sorted_hashes, key_hash)
+                guess = _second_guess(sorted_hashes, key_hash, density)
+                guess = _step(sorted_hashes, key_hash, guess, density)
+                place = _first_not_below(sorted_hashes, key_hash, guess)
             else:
                 place = sorted_hashes.size
         while place < sorted_hashes.size and sorted_hashes[place] == key_hash and count < positions.size:

@@ -57,7 +57,7 @@ class DurableFolder:
             # Mode bits say nothing to root or on a read-only mount: only a real file proves we may write.
             probe = self._temporary / f"probe-{uuid.uuid4().hex}"
             probe.touch(exist_ok=False)
-            probe.unlink()
+            probe.unlink(missing_ok=True)  # a sweep may be faster
         except OSError as error:
             raise StorageError(
                 f"cannot write to folder {root}: {error.strerror}; "

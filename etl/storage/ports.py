@@ -176,6 +176,9 @@ class RelationView(Protocol):
     def read_segment(self, segment: int) -> list[pa.RecordBatch]:
         """All rows of a relation segment: blocks sorted by their first column `_hash`, last `_created_by`."""
 
+    def brought(self, load_id: str) -> pa.Table:
+        """The rows that a load inserted, up to this version."""
+
     def find(self, load_id: str) -> int | None:
         """The version that a load made, also when it is newer than this one; None when it made none."""
 

@@ -140,6 +140,15 @@ class Relation:
         newest = self._parts.log.newest()
         return None if newest <= self.version else self._parts.log.read(newest).loads.get(load_id)
 
+    def brought(self, load_id: str) -> pa.Table:
+        """The rows that a load inserted, up to this version; none when it made no version or a newer one."""
+        blocks = [
+            self._reader(file.run).block(number)
+            for file in self._files_made_at(self._entry.loads.get(load_id))
+            for number in range(file.run.blocks)
+        ]
+        return pa.Table.from_batches(blocks, self._entry.shape.block_schema).select(self.schema.names)
+
     def at(self, version: int | None = None) -> "Relation":
         number = self._parts.log.newest() if version is None else version
         return Relation(self._parts, self._parts.log.read(number), self._readers)
@@ -208,6 +217,14 @@ class Relation:
                 f"relation {self.name} has no segment {segment}: it has {self.segments}, numbered from 0"
             )
         return self._blocks_of_segment[segment]
+
+    def _files_made_at(self, version: int | None) -> tuple[RelationFile, ...]:
+        """A version's files are those of the version before it and at most one more."""
+        if version is None:
+            return ()
+        before = self._parts.log.read(version - 1).files if version > 1 else ()
+        made = self._parts.log.read(version).files
+        return made[len(before) :]
 
     def _reader(self, run: RunName) -> RunReader:
         if run.name not in self._readers:

@@ -130,7 +130,7 @@ class Player:
         contents = [_content(version) for version in self.versions]
         found: dict[int, list[tuple[Row, int]]] = {}
         for result in rows_of(self.results):
-            row, related, seen = result[:width], result[width:-1], result[-1]
+            row, related, seen = result[:width], result[width:-2], result[-1]
             assert row in stream, f"made up: {result}"
             found.setdefault(row[number_at], []).append((related, numbers[seen]))  # type: ignore[arg-type,index]
         for row in stream:

@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
@@ -132,6 +133,26 @@ def test_the_sweep_takes_the_files_of_dead_writers_only(folder: DurableFolder) -
     assert folder.read(alive.publish()).to_pybytes() == b"being written"
     assert folder.names() == ["alive"]
     assert folder.sweep_temporary() == 0
+
+
+def test_a_sweep_disturbs_neither_the_opening_of_a_folder_nor_a_writer(tmp_path: Path) -> None:
+    """A sweep in one process once took the file by which another was proving that it may write."""
+    sweeper = DurableFolder(tmp_path)
+    finished = threading.Event()
+
+    def sweep() -> None:
+        while not finished.is_set():
+            sweeper.sweep_temporary()
+
+    thread = threading.Thread(target=sweep)
+    thread.start()
+    try:
+        for number in range(300):
+            DurableFolder(tmp_path).put(f"{number}", [b"content"])
+    finally:
+        finished.set()
+        thread.join()
+    assert len(sweeper.names()) == 300
 
 
 def test_one_of_two_racing_processes_wins_each_name(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_committed_rows_stay_and_nothing_else_appears(
 def test_a_writer_killed_at_any_moment_leaves_whole_versions(tmp_path: Path) -> None:
     folder = tmp_path / "customers"
     create_relation(folder, "customers", SCHEMA, KEY, 3)
-    script = "import sys; from tests.storage.test_lookup_store import append_for_ever; append_for_ever(sys.argv[1])"
+    script = "import sys; from tests.storage import test_lookup_store as t; t.append_for_ever(sys.argv[1])"
     for kill in range(1, 4):
         before = open_relation(folder).version
         writer = subprocess.Popen([sys.executable, "-c", script, str(folder)])
@@ -265,16 +265,24 @@ def _remember_barrier(barrier: Barrier) -> None:
 
 
 def _append_in_rounds(folder: Path, writer: int) -> int:
+    """How many races this writer lost."""
+    try:
+        return sum(_append_in_one_round(folder, writer, number) for number in range(_ROUNDS))
+    except BaseException:
+        _barrier.abort()  # or the other writer would wait in vain
+        raise
+
+
+def _append_in_one_round(folder: Path, writer: int, number: int) -> int:
+    _barrier.wait(timeout=60)
+    relation = open_relation(folder)
+    _barrier.wait(timeout=60)
     races = 0
-    for number in range(_ROUNDS):
-        _barrier.wait(timeout=60)
-        relation = open_relation(folder)
-        _barrier.wait(timeout=60)
-        while True:
-            try:
-                relation.append(numbered([2 * number + writer]), f"writer {writer} load {number}", 0)
-                break
-            except CommitRace:
-                races += 1
-                relation = relation.at()
-    return races
+    while True:
+        try:
+            relation.append(numbered([2 * number + writer]), f"writer {writer} load {number}", 0)
+        except CommitRace:
+            races += 1
+            relation = relation.at()
+        else:
+            return races

@@ -91,6 +91,16 @@ def test_keys_that_share_a_hash_are_told_apart(create: Create) -> None:
     assert probe_all(relation, columns) == {(0, (*twins[0], "")): 1, (1, (*twins[1], "")): 1}
 
 
+def test_a_null_does_not_match_the_key_whose_hash_it_shares(create: Create) -> None:
+    schema = pa.schema([("key", pa.uint64())])
+    key = pa.array([_undo_permute(0)], pa.uint64())
+    assert hash_columns([view(key)]).hashes[0] == 0, "the premise: the hash that nulls are given"
+    relation = create(schema, ("key",), batches=[pa.record_batch([key], schema=schema)])
+    assert probe_all(relation, [pa.array([None, key[0].as_py()], pa.uint64())]).keys() == {
+        (1, (key[0].as_py(), ""))
+    }
+
+
 def test_a_probe_with_matches_beyond_one_chunk_stays_bounded(create: Create) -> None:
     schema = pa.schema([("key", pa.int64())])
     same = pa.record_batch([pa.array(np.zeros(400, np.int64))], schema=schema)

@@ -71,6 +71,14 @@ def test_blocks_come_back_as_they_were_appended(store: RunStore, cuts: list[int]
     store.delete(run)
 
 
+def test_a_block_does_not_share_memory_with_its_batch(store: RunStore) -> None:
+    numbers = np.arange(5)
+    writer = store.writer("run", pa.schema([("n", pa.int64())]))
+    writer.append(pa.record_batch({"n": numbers}))
+    numbers[:] = -1
+    assert store.open(writer.seal()).block(0).column(0).to_pylist() == [0, 1, 2, 3, 4]
+
+
 def test_a_run_is_invisible_until_it_is_sealed(store: RunStore) -> None:
     writer = store.writer("run", SCHEMA)
     writer.append(batch_of([1]))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.errors import AlreadyPublished, StorageError
@@ -179,6 +179,7 @@ json_values: st.SearchStrategy[JSON] = st.recursive(
 )
 
 
+@settings(max_examples=25, deadline=None)  # each example is a package on the disk
 @given(details=st.dictionaries(st.text(), json_values, max_size=4))
 def test_any_details_come_back(tmp_path_factory: pytest.TempPathFactory, details: dict[str, JSON]) -> None:
     folder = tmp_path_factory.mktemp("packages")

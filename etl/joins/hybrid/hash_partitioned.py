@@ -110,15 +110,13 @@ class HashPartitioned(Operator):
         return self._current.counters.blocks_read - blocks_before, rows.num_rows
 
     def _emit_matched(self, rows: pa.RecordBatch, positions: Index, related: pa.RecordBatch, emit: Emit) -> None:
-        width = len(self._current.schema)
         for start, piece in self._pieces(positions):
-            columns = related.slice(start, len(piece)).columns[:width]
-            self._push_joined(rows, piece, columns, emit)
+            self._push_joined(rows, piece, related.slice(start, len(piece)).columns, emit)
 
     def _emit_unmatched(self, rows: pa.RecordBatch, which: NDArray[np.bool_], emit: Emit) -> None:
         for _, piece in self._pieces(np.flatnonzero(which)):
             nothing = [pa.nulls(len(piece), field.type) for field in self._current.schema]
-            self._push_joined(rows, piece, nothing, emit)
+            self._push_joined(rows, piece, [*nothing, pa.nulls(len(piece), pa.string())], emit)
 
     def _pieces(self, index: Index) -> Iterator[tuple[int, Index]]:
         for start in range(0, len(index), self.plan.result_rows):

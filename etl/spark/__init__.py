@@ -1,0 +1,1 @@
+"""The hosts: they run operators inside Spark, one operator per partition group."""
