@@ -1,7 +1,7 @@
 """Key columns: which columns join with which, checked once, before anything is built.
 
-Keys may be several columns of any integer, string, binary, decimal, date, time, timestamp or boolean type. Both sides of
-a pair have the same Arrow type, so that equal keys hash alike and compare without a conversion in the hot path.
+Keys may be several columns of any integer, string, binary, decimal, date, time, timestamp or boolean type. Both sides
+of a pair have the same Arrow type, so that equal keys hash alike and compare without a conversion in the hot path.
 Floats are refused: NaN differs from itself and 0.1 + 0.2 from 0.3, so an equality join on them loses rows in silence.
 """
 

@@ -11,17 +11,18 @@ snapshot of the buffer free of copies.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from etl.errors import BadInput
-from etl.kernels.columns import ColumnView, bytes_view, fixed_view
+from etl.kernels.columns import ColumnView, bytes_view, fixed_view, unpack_bits
 from etl.kernels.gather import gather_bytes, gathered_bytes
 
 Index = NDArray[np.int64]
+Item = TypeVar("Item", bound=np.generic)
 
 _SMALLEST = 16
 _INT32_BYTES = 2**31 - 1
@@ -48,6 +49,7 @@ class RowBuffer:
         self.schema = schema
         self._columns = [_column_for(field.type) for field in schema]
         self._rows = 0
+        self._nbytes = sum(column.nbytes for column in self._columns)
 
     def __len__(self) -> int:
         return self._rows
@@ -55,10 +57,10 @@ class RowBuffer:
     @property
     def nbytes(self) -> int:
         """Bytes held, spare capacity included."""
-        return sum(column.nbytes for column in self._columns)
+        return self._nbytes
 
     def bytes_after(self, batch: pa.RecordBatch) -> int:
-        """Bytes held at the peak of appending this batch: grown arrays exist beside the old ones while they are filled."""
+        """Bytes held at the peak of appending this batch: an array that grows stands beside the old one for a moment."""
         held = 0
         largest_old = 0
         for column, array in zip(self._columns, batch.columns, strict=True):
@@ -69,11 +71,12 @@ class RowBuffer:
 
     def append(self, batch: pa.RecordBatch) -> None:
         for column, array in zip(self._columns, batch.columns, strict=True):
-            column.append(array)
+            if column.append(array):
+                self._nbytes = sum(held.nbytes for held in self._columns)
         self._rows += batch.num_rows
 
     def take(self, index: Index) -> list[pa.Array]:
-        """The rows at these positions, column by column; `ArrowCapacityError` past the 2 GiB of a plain string column."""
+        """The rows at these positions by column; `ArrowCapacityError` past the 2 GiB of a plain string column."""
         return [column.take(index) for column in self._columns]
 
     def views(self, columns: Sequence[int]) -> list[ColumnView]:
@@ -105,7 +108,8 @@ class _Column(Protocol):
     def nbytes(self) -> int: ...
     def growth(self, array: pa.Array) -> tuple[int, int]:
         """(bytes held after appending the array, bytes of the old arrays while they are being replaced)"""
-    def append(self, array: pa.Array) -> None: ...
+    def append(self, array: pa.Array) -> bool:
+        """Whether it holds more memory now."""
     def take(self, index: Index) -> pa.Array: ...
     def taken_bytes(self, index: Index) -> int: ...
     def view(self) -> ColumnView: ...
@@ -122,17 +126,17 @@ def _column_for(type_: pa.DataType) -> _Column:
     return _ArrowColumn(type_)
 
 
-class _Growing:
+class _Growing(Generic[Item]):
     """A one-dimensional array that doubles when it is full."""
 
     __slots__ = ("length", "values")
 
-    def __init__(self, dtype: np.dtype[np.generic]) -> None:
-        self.values: NDArray[np.generic] = np.empty(0, dtype)
+    def __init__(self, dtype: np.dtype[Item]) -> None:
+        self.values: NDArray[Item] = np.empty(0, dtype)
         self.length = 0
 
     @property
-    def filled(self) -> NDArray[np.generic]:
+    def filled(self) -> NDArray[Item]:
         return self.values[: self.length]
 
     def growth(self, more: int) -> tuple[int, int]:
@@ -140,14 +144,17 @@ class _Growing:
         item = self.values.itemsize
         return capacity * item, self.values.nbytes if capacity > len(self.values) else 0
 
-    def extend(self, more: NDArray[np.generic]) -> None:
-        end = self.length + len(more)
-        if end > len(self.values):
-            grown = np.empty(self._capacity_for(len(more)), self.values.dtype)
-            grown[: self.length] = self.filled
+    def extend(self, more: NDArray[Item]) -> bool:
+        """Whether it had to grow."""
+        start = self.length
+        self.length = end = start + len(more)
+        grows = end > len(self.values)
+        if grows:
+            grown = np.empty(max(end, 2 * len(self.values), _SMALLEST), self.values.dtype)
+            grown[:start] = self.values[:start]
             self.values = grown
-        self.values[self.length : end] = more
-        self.length = end
+        self.values[start:end] = more
+        return grows
 
     def _capacity_for(self, more: int) -> int:
         capacity = len(self.values)
@@ -159,7 +166,7 @@ class _Validity:
     """Which rows are not null; holds nothing until the first null comes."""
 
     def __init__(self) -> None:
-        self._flags: _Growing | None = None
+        self._flags: _Growing[np.bool_] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -170,18 +177,20 @@ class _Validity:
             return self._flags.growth(len(array))
         return (max(rows_before + len(array), _SMALLEST), 0) if array.null_count else (0, 0)
 
-    def append(self, rows_before: int, array: pa.Array) -> None:
+    def append(self, rows_before: int, array: pa.Array) -> bool:
+        first_null = self._flags is None
         if self._flags is None:
             if not array.null_count:
-                return
+                return False
             self._flags = _Growing(np.dtype(np.bool_))
             self._flags.extend(np.ones(rows_before, np.bool_))
         bitmap = array.buffers()[0]
         rows = len(array)
-        self._flags.extend(np.ones(rows, np.bool_) if bitmap is None else _unpacked(bitmap, array.offset, rows))
+        flags = np.ones(rows, np.bool_) if bitmap is None else unpack_bits(bitmap, array.offset, rows)
+        return self._flags.extend(flags) or first_null
 
     def flags(self) -> NDArray[np.bool_] | None:
-        return None if self._flags is None else self._flags.filled.view(np.bool_)
+        return None if self._flags is None else self._flags.filled
 
     def bitmap(self, index: Index | None = None) -> pa.Buffer | None:
         flags = self.flags()
@@ -207,16 +216,17 @@ class _FixedColumn:
     def growth(self, array: pa.Array) -> tuple[int, int]:
         return _added(self._values.growth(len(array)), self._valid.growth(self._values.length, array))
 
-    def append(self, array: pa.Array) -> None:
+    def append(self, array: pa.Array) -> bool:
         rows = len(array)
         if rows == 0:
-            return
-        self._valid.append(self._values.length, array)
+            return False
+        grew = self._valid.append(self._values.length, array)
         buffer = array.buffers()[1]
         if self._packed_bits:
-            self._values.extend(_unpacked(buffer, array.offset, rows))
+            values: NDArray[np.generic] = unpack_bits(buffer, array.offset, rows)
         else:
-            self._values.extend(np.frombuffer(buffer, self._dtype, rows, array.offset * self._dtype.itemsize))
+            values = np.frombuffer(buffer, self._dtype, rows, array.offset * self._dtype.itemsize)
+        return self._values.extend(values) or grew
 
     def take(self, index: Index) -> pa.Array:
         return self._array(self._values.values.take(index), self._valid.bitmap(index))
@@ -258,18 +268,19 @@ class _BytesColumn:
         grown = _added(self._ends.growth(len(array)), self._data.growth(end - start))
         return _added(grown, self._valid.growth(self._ends.length - 1, array))
 
-    def append(self, array: pa.Array) -> None:
+    def append(self, array: pa.Array) -> bool:
         rows = len(array)
         if rows == 0:
-            return
-        self._valid.append(self._ends.length - 1, array)
+            return False
+        grew = self._valid.append(self._ends.length - 1, array)
         offsets = self._offsets(array)
         start, end = int(offsets[0]), int(offsets[rows])
         shifted = offsets[1:].astype(np.int64)
         shifted += self._data.length - start
-        self._ends.extend(shifted)
+        grew |= self._ends.extend(shifted)
         if end > start:
-            self._data.extend(np.frombuffer(array.buffers()[2], np.uint8, end - start, start))
+            grew |= self._data.extend(np.frombuffer(array.buffers()[2], np.uint8, end - start, start))
+        return grew
 
     @property
     def fits_one_array(self) -> bool:
@@ -289,7 +300,7 @@ class _BytesColumn:
         return int(gathered_bytes(self._ends.values, index))
 
     def view(self) -> ColumnView:
-        return bytes_view(self._ends.filled.view(np.int64), self._data.filled.view(np.uint8), self._valid.flags())
+        return bytes_view(self._ends.filled, self._data.filled, self._valid.flags())
 
     def to_array(self) -> pa.Array:
         offsets = self._ends.filled.astype(self._offset_type)
@@ -324,13 +335,14 @@ class _ArrowColumn:
         held = self.nbytes
         return held + array.nbytes, held
 
-    def append(self, array: pa.Array) -> None:
+    def append(self, array: pa.Array) -> bool:
         if len(array) == 0:
-            return
+            return False
         # A copy: a slice would keep the whole batch alive, and the caller may reuse its memory.
         self._chunks.append(pa.concat_arrays([array, array.slice(0, 0)]))
         while len(self._chunks) > 1 and len(self._chunks[-2]) <= 2 * len(self._chunks[-1]):
             self._chunks[-2:] = [pa.concat_arrays(self._chunks[-2:])]
+        return True
 
     def take(self, index: Index) -> pa.Array:
         taken = pa.chunked_array(self._chunks, type=self._type).take(pa.array(index)).combine_chunks()
@@ -370,14 +382,6 @@ def _offset_type(type_: pa.DataType) -> np.dtype[np.signedinteger] | None:
 
 def _added(first: tuple[int, int], second: tuple[int, int]) -> tuple[int, int]:
     return first[0] + second[0], first[1] + second[1]
-
-
-def _unpacked(bitmap: pa.Buffer, offset: int, rows: int) -> NDArray[np.bool_]:
-    first_byte = offset // 8
-    last_byte = (offset + rows + 7) // 8
-    packed = np.frombuffer(bitmap, np.uint8, last_byte - first_byte, first_byte)
-    bits = np.unpackbits(packed, bitorder="little")
-    return bits[offset % 8 : offset % 8 + rows].view(np.bool_)
 
 
 def _packed(flags: NDArray[np.generic]) -> pa.Buffer:

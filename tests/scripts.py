@@ -1,7 +1,7 @@
 """Scripts: what can happen to an operator, as data, and Hypothesis strategies that make them up.
 
-A script is a list of steps: events as the operator takes them, and work budgets that stand for a pause in which it may
-work. Every row carries a number that no other row of its side has, so that a pair that is lost, doubled or made up shows.
+A script is a list of steps: events as the operator takes them, and work budgets that stand for a pause in which it
+may work. Every row carries a number that no other row of its side has, so that a lost, doubled or made-up pair shows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Step = Event | WorkBudget | Grow
 
 @dataclass(frozen=True)
 class Script:
-    """One life of an operator. `sides` are the stream sides; `relation` is the first content of the relation, if any."""
+    """One life of an operator. `sides` are the stream sides; `relation` is the relation's first content, if any."""
 
     sides: tuple[pa.Schema, ...]
     on: tuple[tuple[str, str], ...]
@@ -129,6 +129,7 @@ _BUDGETS = st.one_of(
     st.just(WorkBudget(blocks=1, rows=1)),
     st.just(WorkBudget()),
 )
+_BLOCKS = st.integers(1, 12)
 _LARGE_MEMORY = 1 << 20
 
 
@@ -154,7 +155,7 @@ def scripts(
         sides=tuple(side_schema(shape, PAYLOADS[payload][0]) for payload in payloads),
         on=tuple((f"k{number}", f"k{number}") for number in range(len(shape.types))),
         steps=tuple(steps),
-        memory_bytes=draw(st.one_of(st.integers(1, 12).map(lambda blocks: blocks * block_bytes), st.just(_LARGE_MEMORY))),
+        memory_bytes=draw(st.one_of(_BLOCKS.map(lambda blocks: blocks * block_bytes), st.just(_LARGE_MEMORY))),
         block_bytes=block_bytes,
         result_rows=draw(st.sampled_from([1, 3, 65_536])),
     )

@@ -19,8 +19,8 @@ from etl.events import (
 )
 from etl.joins.catalogue import CatalogueEntry, build, catalogue, register, restore
 from etl.joins.contract import Emit, JoinPlan, NoSettings, Phase, Ports, Progress
-from etl.joins.lifecycle import LEGAL_EVENTS, Operator
 from etl.joins.hybrid import hash_partitioned as _hash_partitioned  # noqa: F401 - enters the catalogue
+from etl.joins.lifecycle import LEGAL_EVENTS, Operator
 from etl.joins.progressive import symmetric_hash as _symmetric_hash  # noqa: F401 - enters the catalogue
 from etl.joins.snapshots import OperatorState, Snapshot
 

@@ -107,7 +107,7 @@ class Operator(ABC):
             sides=self.plan.sides,
             lifecycle={
                 "phase": self._phase.value,
-                "open": sorted(self._open),
+                "open": [*sorted(self._open)],
                 "instant": self._clock.instant,
                 "counters": cast(Json, self.counters.to_json()),
             },

@@ -76,7 +76,7 @@ class Snapshot:
         """`origin` names the file in messages."""
         buffer = pa.py_buffer(stored)
         header, sections = _opened(buffer, origin)
-        sides = []
+        sides: list[pa.Schema] = []
         while (section := sections.pop(f"side {len(sides)}", None)) is not None:
             sides.append(pa.ipc.read_schema(section))
         tables = {

@@ -18,7 +18,7 @@ import pyarrow.types as arrow_types
 
 from etl.kernels.compiling import Bools, Bytes, Int32s, Int64s
 
-__all__ = ["Kind", "ColumnView", "view", "fixed_view", "bytes_view"]
+__all__ = ["Kind", "ColumnView", "view", "fixed_view", "bytes_view", "unpack_bits"]
 
 if sys.byteorder != "little":
     raise ImportError(
@@ -55,14 +55,14 @@ def view(array: pa.Array) -> ColumnView:
     width, kind = layout
     length, start = len(array), array.offset
     validity_bits, *buffers = array.buffers()
-    valid = None if array.null_count == 0 else _unpacked(validity_bits, start, length)
+    valid = None if array.null_count == 0 else unpack_bits(validity_bits, start, length)
     if kind >= Kind.OFFSETS_32:
         offsets_buffer, data_buffer = buffers
         offsets = _slice_of(offsets_buffer, start * width, (length + 1) * width) if length else _NOTHING
         data = _NOTHING if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
         return ColumnView(_read_only(data), offsets, 0, kind, length, valid)
     if width == 0:
-        values = _unpacked(buffers[0], start, length).view(np.uint8)
+        values = unpack_bits(buffers[0], start, length).view(np.uint8)
         return ColumnView(_read_only(values), _NOTHING, 1, Kind.UNSIGNED, length, valid)
     values = _slice_of(buffers[0], start * width, length * width)
     return ColumnView(values, _NOTHING, width, kind, length, valid)
@@ -147,7 +147,7 @@ def _plain_type(arrow_type: pa.DataType) -> pa.DataType:
     )
 
 
-def _unpacked(bits: pa.Buffer, start: int, length: int) -> Bools:
+def unpack_bits(bits: pa.Buffer, start: int, length: int) -> Bools:
     """One boolean per row from a bitmap that is cut at any bit."""
     if length == 0:
         return np.empty(0, dtype=np.bool_)

@@ -12,7 +12,7 @@ from numba import types
 from etl.kernels.cells import COLUMN, RawColumn, is_word, range_at, word_at
 from etl.kernels.columns import ColumnView, Kind
 from etl.kernels.compiling import Bools, Int64s, helper, input_of, kernel, output_of, validity
-from etl.kernels.intrinsics import load_8, load_64
+from etl.kernels.intrinsics import load_8, load_64, prefetch
 
 __all__ = ["equal_rows"]
 
@@ -66,7 +66,7 @@ def _family(column: ColumnView) -> str:
     return f"values of {column.width} bytes" if column.kind == Kind.FIXED else "variable-width values"
 
 
-_UNSIGNED = Kind.UNSIGNED
+_UNSIGNED, _OFFSETS_32 = Kind.UNSIGNED, Kind.OFFSETS_32
 
 
 @helper
@@ -81,6 +81,22 @@ def _equal_bytes(left: int, right: int, length: int) -> bool:
         if load_64(left + place) != load_64(right + place):
             return False
     return bool(load_64(left + length - 8) == load_64(right + length - 8))
+
+
+# Stored rows lie far apart: the right side, taken to be the larger one, is asked for before it is needed.
+_OFFSET_AHEAD, _BYTES_AHEAD = 24, 12
+
+
+@helper
+def _prefetch_offset(column: RawColumn, row: int, length: int) -> None:
+    if 0 <= row < length:
+        prefetch(column[1].ctypes.data + (4 if column[3] == _OFFSETS_32 else 8) * row)
+
+
+@helper
+def _prefetch_bytes(column: RawColumn, row: int, length: int) -> None:
+    if 0 <= row < length:
+        prefetch(range_at(column, row)[0])
 
 
 @kernel(
@@ -112,6 +128,9 @@ def _compare_column(
     # The largest uint64 has the bits of int64's -1: across the two, a word with the top bit equals nothing.
     signs_differ = words and (left[3] == _UNSIGNED) != (right[3] == _UNSIGNED)
     for pair in range(equal.size):
+        if not words and pair + _OFFSET_AHEAD < equal.size:
+            _prefetch_offset(right, right_index[pair + _OFFSET_AHEAD], right_length)
+            _prefetch_bytes(right, right_index[pair + _BYTES_AHEAD], right_length)
         left_row, right_row = left_index[pair], right_index[pair]
         if left_row < 0 or left_row >= left_length or right_row < 0 or right_row >= right_length:
             return False

@@ -1,1 +1,1 @@
-"""What the hybrid join is for: surrogate keys, duplicates, codes and new rows. Each takes a load's rows and a relation."""
+"""What the hybrid join is for: surrogate keys, duplicates, codes, new rows. Each takes a load's rows and a relation."""

@@ -28,7 +28,7 @@ _CREATED_BY = "relation created by"
 
 @dataclass(frozen=True)
 class LookedUp:
-    """For each row: what the relation holds beyond the key, the load that brought it, and whether it is known at all."""
+    """For each row: what the relation holds beyond the key, which load brought it, and whether it is known at all."""
 
     found: pa.Table
     created_by: pa.ChunkedArray

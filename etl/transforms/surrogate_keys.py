@@ -21,7 +21,7 @@ UNKNOWN_MEMBER = 0
 
 @dataclass(frozen=True)
 class KeyedRows:
-    """`keys`: a surrogate key for each row; `members`: the relation's rows to append; `highest`: the last number given."""
+    """`keys`: one for each row; `members`: the relation's rows to append; `highest`: the last number given."""
 
     keys: pa.ChunkedArray
     members: pa.Table
@@ -29,7 +29,7 @@ class KeyedRows:
 
 
 def assign(rows: pa.Table, relation: RelationView, on: Sequence[tuple[str, str]], key_column: str) -> KeyedRows:
-    """Find each row's surrogate key in `key_column` of the relation, or give a new one. A null natural key is unknown."""
+    """Find each row's surrogate key in `key_column`, or give it a new one. A null natural key is the unknown member."""
     answer = look_up(rows, relation, on)
     fresh = new_keys(rows, answer.known, on, relation)
     first = relation.highest + 1

@@ -1,4 +1,4 @@
-"""`flush-all`: the simplest join that spills, to prove the harness with. Not in the product: row at a time, all at once.
+"""`flush-all`: the simplest join that spills, to prove the harness with. Row at a time: not for the product.
 
 When memory is over its budget, both sides' rows become one generation of two sealed runs. Rows of one generation have
 met in memory; rows of different generations have not, so `work` joins side 0 of each with side 1 of every other.
@@ -22,7 +22,7 @@ Generation = tuple[RunName | None, RunName | None]
 
 
 class FlushAll(Operator):
-    """State: rows in memory by side, generations on disk, the pairs of generations that have met, the place in the next."""
+    """State: rows in memory by side, generations on disk, pairs of generations that have met, the place in the next."""
 
     def __init__(self, plan: JoinPlan, ports: Ports, saved: Snapshot | None = None) -> None:
         super().__init__(plan, ports, saved)
@@ -92,7 +92,7 @@ class FlushAll(Operator):
         return None
 
     def _join_one_block(self, pair: Position, meter: WorkMeter, emit: Emit) -> None:
-        """Two blocks are read per unit only where the left block changes; here simply the right one and, first, the left."""
+        """One unit of work: two blocks."""
         left_run = cast(RunName, self.generations[pair[0]][0])
         right_run = cast(RunName, self.generations[pair[1]][1])
         left, right = self._store().open(left_run), self._store().open(right_run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import cast
 
 import pyarrow as pa
 
@@ -81,7 +82,8 @@ class Player:
     def judge(self) -> None:
         """Everything that came out is what the definition asks for, once each."""
         if self.relation is None:
-            expected = inner_join(*self._rows_by_side(), on=self._key_positions())
+            left, right = self._rows_by_side()
+            expected = inner_join(left, right, self._key_positions())
             _assert_same(Counter(rows_of(self.results)), expected)
         else:
             self._judge_against_versions()
@@ -98,7 +100,7 @@ class Player:
             spill=self._spill(),
             relation=self.relation,
             how=script.how,  # type: ignore[arg-type]  # one of the two words
-            **self.subject.settings,
+            **self.subject.settings,  # type: ignore[arg-type]  # the operator's own
         )
 
     def _spill(self) -> MemoryRuns | None:
@@ -132,19 +134,18 @@ class Player:
         for result in rows_of(self.results):
             row, related, seen = result[:width], result[width:-2], result[-1]
             assert row in stream, f"made up: {result}"
-            found.setdefault(row[number_at], []).append((related, numbers[seen]))  # type: ignore[arg-type,index]
+            found.setdefault(cast(int, row[number_at]), []).append((related, numbers[cast(int, seen)]))
         for row in stream:
-            arrival = self.arrived_at[row[number_at]]  # type: ignore[index]
-            answers = found.get(row[number_at], [])  # type: ignore[arg-type]
-            self._judge_row(row, arrival, answers, contents)
+            number = cast(int, row[number_at])
+            self._judge_row(row, self.arrived_at[number], found.get(number, []), contents)
 
     def _judge_row(self, row: Row, arrival: int, answers: list[tuple[Row, int]], contents: list[set[Row]]) -> None:
         on = self._key_positions()
-        due = [set(pair[len(row) :] for pair in inner_join([row], list(content), on)) for content in contents]
+        due = [{pair[len(row) :] for pair in inner_join([row], list(content), on)} for content in contents]
         related = [answer for answer, _ in answers]
         assert len(related) == len(set(related)), f"{row}: an answer came twice: {answers}"
         assert all(seen >= arrival for _, seen in answers), f"{row}: answered from before its arrival: {answers}"
-        unmatched = tuple([None] * len(due and self.versions[0].schema))
+        unmatched: Row = tuple([None] * len(self.versions[0].schema))
         if unmatched in related:
             assert self.script.how == "left", f"{row}: an inner join answered without a match"
             assert answers == [(unmatched, answers[0][1])], f"{row}: with and without a match: {answers}"

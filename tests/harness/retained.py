@@ -1,7 +1,7 @@
 """How many bytes of rows and arrays an object really holds, found by walking what can be reached from it.
 
-An independent witness against an operator's own count. Ports (the run store, relations) belong to whoever handed them in
-and are not walked; code, modules and schemas are not data.
+An independent witness against an operator's own count. Ports (the run store, relations) belong to whoever handed them
+in and are not walked; code, modules and schemas are not data.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ def retained_bytes(root: object) -> int:
                 owner = owner.base
             buffers[owner.__array_interface__["data"][0]] = owner.nbytes
         elif isinstance(thing, pa.RecordBatch | pa.Table):
-            for column in thing.columns:
-                waiting.append(column)
+            waiting.extend(thing.columns)
         elif isinstance(thing, pa.ChunkedArray):
             waiting.extend(thing.chunks)
         elif isinstance(thing, pa.Array):

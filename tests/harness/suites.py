@@ -89,7 +89,8 @@ def failure_is_final(subject: Subject, script: Script) -> None:
 def work_keeps_its_budget(subject: Subject, script: Script) -> None:
     """`work` reads at most one block more than its budget, says truly whether more is to do, and comes to an end."""
     player = Player(subject, script)
-    budgets = itertools.cycle([WorkBudget(blocks=0), WorkBudget(blocks=1, rows=1), WorkBudget(blocks=2), _interrupted()])
+    small = [WorkBudget(blocks=0), WorkBudget(blocks=1, rows=1), WorkBudget(blocks=2), _interrupted()]
+    budgets = itertools.cycle(small)
     for step in script.steps:
         if not isinstance(step, WorkBudget):
             player.step(step)
@@ -168,7 +169,7 @@ def batch_cuts_do_not_matter(subject: Subject, script: Script) -> None:
 def restore_at_every_boundary(subject: Subject, script: Script) -> None:
     """A snapshot between any two steps restores in a new object; the rest replayed gives every result exactly once.
 
-    The first operator goes on and works to its end before any snapshot is restored: what a snapshot names must outlive it.
+    The first operator works to its end before any snapshot is restored: what a snapshot names must outlive it.
     """
     first = Player(subject, script)
     points: list[tuple[Player, bytes]] = []
@@ -241,12 +242,16 @@ def _refuses_in_time(subject: Subject, script: Script) -> None:
         try:
             operator.offer(step, lambda batch: None)  # type: ignore[arg-type]  # no Grow without a relation
         except MemoryBudgetExceeded as refusal:
-            assert str(script.memory_bytes) in str(refusal)
+            _assert_names(refusal, script.memory_bytes)
             assert operator.snapshot().to_bytes() == before
         except HeadraceError as unexpected:
             raise AssertionError(f"refused for another reason: {unexpected}") from unexpected
         assert retained_bytes(operator) <= script.memory_bytes + _SLACK
         assert operator.counters.peak_memory_bytes <= script.memory_bytes + _SLACK
+
+
+def _assert_names(refusal: Exception, memory_bytes: int) -> None:
+    assert str(memory_bytes) in str(refusal), f"the refusal does not say how much memory there is: {refusal}"
 
 
 def _assert_bounded(player: Player) -> None:

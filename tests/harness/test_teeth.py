@@ -1,4 +1,4 @@
-"""The harness has teeth: a sound operator passes every suite, and each deliberately broken one is caught by its suite."""
+"""The harness has teeth: a sound operator passes every suite, and each broken one is caught by its suite."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 Idea: arriving rows wait by relation segment, so that reading a segment serves all rows that wait for it. A disk probe
 takes the segment with the most waiting bytes; it happens in `work`, or at once when waiting rows fill the memory.
 State: per relation segment the rows that wait for it; the relation version in use.
-Invariants: a row waits in exactly one segment and is answered whole, from one version, when that segment is probed; that
-version is not older than the row's arrival. A key with a null matches nothing and never waits.
+Invariants: a row waits in exactly one segment and is answered whole, from one version, when that segment is probed;
+that version is not older than the row's arrival. A key with a null matches nothing and never waits.
 Source: thesis 6.3, in its simplest form: every segment stays on disk, there is no join memory of hot segments yet and
 no invocation threshold, and the disk probe reads all blocks of a segment (its base and its delta runs) in one unit.
 """

@@ -58,7 +58,7 @@ class SymmetricHash(Operator):
         if needed > self.plan.memory_bytes:
             raise MemoryBudgetExceeded(
                 f"symmetric-hash: {batch.num_rows} more rows on side {side} need {needed} bytes, "
-                f"memory_bytes is {self.plan.memory_bytes}; it spills nothing: give more memory or take a join that spills"
+                f"memory_bytes is {self.plan.memory_bytes}; it spills nothing: give more or take a join that spills"
             )
         self._memory.peak_at(needed)
 
@@ -82,15 +82,15 @@ class SymmetricHash(Operator):
         return Progress.IDLE if self._open else Progress.DONE
 
     def _state(self) -> OperatorState:
-        return OperatorState(
-            tables={f"side {side}": table.rows.to_batches() for side, table in enumerate(self._tables) if len(table.rows)}
-        )
+        stored = {f"side {side}": table.rows for side, table in enumerate(self._tables)}
+        return OperatorState(tables={name: rows.to_batches() for name, rows in stored.items() if len(rows)})
 
     def _release(self) -> None:
         self._tables = []
 
     def _count_memory(self) -> None:
-        self._memory.set(sum(table.nbytes for table in self._tables))
+        first, second = self._tables
+        self._memory.set(first.nbytes + second.nbytes)
 
 
 class _SideTable:
