@@ -17,7 +17,7 @@ test: check java ## lint, type-check and run the default tests
 	@$(BIN)/pytest
 
 test-slow: $(READY) java ## the default tests and the long ones
-	@$(BIN)/pytest -m 'slow or not slow'
+	@HEADRACE_EXAMPLES=20 $(BIN)/pytest -m 'slow or not slow'
 
 check: $(READY) ## ruff and mypy, nothing run
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -3,8 +3,12 @@
 A benchmark module defines `cases(quick)`, which yields cases; `python -m benchmarks` finds it by that name:
 
     def cases(quick: bool) -> Iterator[Case]:
-        keys = np.arange(10_000 if quick else 10_000_000)
-        yield Case("sort", {"ours": lambda: our_sort(keys), "numpy": lambda: np.sort(keys)}, rows=keys.size)
+        rows = 10_000 if quick else 10_000_000
+        yield Case("sort", partial(sorting, rows), rows=rows)
+
+    def sorting(rows: int) -> Subjects:
+        keys = np.random.default_rng(1).permutation(rows)
+        return {"ours": lambda: our_sort(keys), "numpy": lambda: np.sort(keys)}
 
     if __name__ == "__main__":
         sys.exit(main(cases))
@@ -40,9 +44,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["Case", "Cases", "Measure", "Measurement", "Outcome", "Subject", "main", "measure"]
+__all__ = ["Case", "Cases", "Measure", "Measurement", "Outcome", "Subject", "Subjects", "main", "measure"]
 
 Subject = Callable[[], object]
+Subjects = Mapping[str, Subject]
 Cases = Callable[[bool], Iterable["Case"]]
 
 
@@ -69,13 +74,18 @@ class Case:
     """One question put to several subjects. The others are compared with the first."""
 
     name: str
-    subjects: Mapping[str, Subject]
+    subjects: Subjects | Callable[[], Subjects]
+    """The subjects, or a function that makes their input and returns them: input then lives as long as its case."""
     rows: int | None = None
     """Rows that one run handles, for the throughput."""
     expected: object = None
     """The right answer, after `digest`; None takes the first subject's."""
     digest: Callable[..., object] = _itself
     """Makes answers comparable: a count, a checksum, a sorted copy. Not timed."""
+
+    def prepare(self) -> Subjects:
+        """The subjects, with their input made."""
+        return self.subjects() if callable(self.subjects) else self.subjects
 
 
 @dataclass(frozen=True)
@@ -108,9 +118,9 @@ def main(*benchmarks: Cases, arguments: Sequence[str] | None = None) -> int:
                 console.print(f"[bold red]wrong answer[/] {wrong}", highlight=False)
                 continue
             if not options.no_memory:
-                measured += _peak_memory(cases, case, options.quick)
+                measured += _peak_memory(cases, measured, options.quick)
             measurements += measured
-            console.print(_table(case, measured))
+            console.print(_table(case.name, measured))
     if options.json:
         text = json.dumps([asdict(measurement) for measurement in measurements], indent=1)
         options.json.write_text(text + "\n", encoding="utf-8")
@@ -120,11 +130,10 @@ def main(*benchmarks: Cases, arguments: Sequence[str] | None = None) -> int:
 def measure(case: Case, rounds: int) -> list[Measurement]:
     """Time all subjects of a case in turns; raises WrongAnswer."""
     judge = _Judge(case)
-    samples = {
-        name: _Samples(_calls_per_sample(subject, name, judge)) for name, subject in case.subjects.items()
-    }
+    subjects = case.prepare()
+    samples = {name: _Samples(_calls_per_sample(subject, name, judge)) for name, subject in subjects.items()}
     for _ in range(rounds):
-        for name, subject in case.subjects.items():
+        for name, subject in subjects.items():
             outcome = samples[name].take(subject)
             judge.check(name, outcome)
     first = samples[next(iter(samples))]
@@ -141,13 +150,9 @@ _MEMORY_OF = "--memory-of"
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Our parts beside their peers.")
-    parser.add_argument(
-        "--quick", action="store_true", help="small sizes and few rounds: does it run, is it right?"
-    )
+    parser.add_argument("--quick", action="store_true", help="small sizes and few rounds: does it run, is it right?")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements to FILE")
-    parser.add_argument(
-        "--no-memory", action="store_true", help="skip the fresh process per subject for its memory"
-    )
+    parser.add_argument("--no-memory", action="store_true", help="skip the fresh process per subject for its memory")
     return parser
 
 
@@ -221,26 +226,17 @@ def _lines(case: Case, subject: str, samples: _Samples, first_seconds: float) ->
         yield Measurement(case.name, subject, name, median(m.value for m in measures), measures[0].unit)
 
 
-def _peak_memory(cases: Cases, case: Case, quick: bool) -> list[Measurement]:
+def _peak_memory(cases: Cases, measured: Sequence[Measurement], quick: bool) -> list[Measurement]:
+    """One line for each subject that was measured."""
     lines = []
-    for subject in case.subjects:
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.runner",
-            _MEMORY_OF,
-            _module_of(cases),
-            case.name,
-            subject,
-        ]
+    for case, subject in dict.fromkeys((line.case, line.subject) for line in measured):
+        command = [sys.executable, "-m", "benchmarks.runner", _MEMORY_OF, _module_of(cases), case, subject]
         size = "quick" if quick else "full"
-        child = subprocess.run(
-            [*command, size], cwd=_PACKAGE_ROOT, capture_output=True, text=True, check=False
-        )
+        child = subprocess.run([*command, size], cwd=_PACKAGE_ROOT, capture_output=True, text=True, check=False)
         if child.returncode:
-            raise RuntimeError(f"the memory run of {subject!r} in {case.name!r} failed:\n{child.stderr}")
+            raise RuntimeError(f"the memory run of {subject!r} in {case!r} failed:\n{child.stderr}")
         if child.stdout.strip():
-            lines.append(Measurement(case.name, subject, "peak_memory", float(child.stdout), "bytes"))
+            lines.append(Measurement(case, subject, "peak_memory", float(child.stdout), "bytes"))
     return lines
 
 
@@ -254,6 +250,7 @@ def _measure_memory_here(module: str, case_name: str, subject_name: str, size: s
     """In the fresh process: make the input, run one subject once, print what it added to the resident set."""
     cases: Cases = importlib.import_module(module).cases
     case = next(case for case in cases(size == "quick") if case.name == case_name)
+    subject = case.prepare()[subject_name]
     mark = Path("/proc/self/clear_refs")
     if not mark.exists():
         return
@@ -261,7 +258,7 @@ def _measure_memory_here(module: str, case_name: str, subject_name: str, size: s
     reset_the_highest = "5"
     mark.write_text(reset_the_highest)
     before = _status_bytes("VmRSS")
-    case.subjects[subject_name]()
+    subject()
     print(max(_status_bytes("VmHWM") - before, 0))
 
 
@@ -271,16 +268,16 @@ def _status_bytes(name: str) -> int:
     return int(line.split()[1]) * 1024
 
 
-def _table(case: Case, measurements: Sequence[Measurement]) -> Table:
+def _table(title: str, measurements: Sequence[Measurement]) -> Table:
     """One row a subject; one column a metric, the three times in one."""
     values = {(line.subject, line.metric): _readable(line.value, line.unit) for line in measurements}
     metrics = list(dict.fromkeys(line.metric for line in measurements))
     others = [metric for metric in metrics if not metric.startswith("time_m")]
-    table = Table(title=case.name, title_justify="left", title_style="bold")
+    table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("subject")
     for heading in ("time", "min .. max", *(metric.replace("_", " ") for metric in others)):
         table.add_column(heading, justify="right")
-    for subject in case.subjects:
+    for subject in dict.fromkeys(line.subject for line in measurements):
         spread = f"{values[subject, 'time_min']} .. {values[subject, 'time_max']}"
         cells = (values.get((subject, metric), "") for metric in others)
         table.add_row(subject, values[subject, "time_median"], spread, *cells)

@@ -65,8 +65,7 @@ def _key_type(schema: pa.Schema, name: str, column: str) -> pa.DataType:
     type_ = schema.field(positions[0]).type
     if pa.types.is_floating(type_):
         raise BadInput(
-            f"{name} key column {column!r} is {type_}: floats do not compare exactly, "
-            "cast to a decimal or an integer"
+            f"{name} key column {column!r} is {type_}: floats do not compare exactly, cast to a decimal or an integer"
         )
     if not is_key_type(type_):
         raise BadInput(f"{name} key column {column!r} is {type_}, which cannot be a key")

@@ -60,7 +60,7 @@ class RowBuffer:
         return self._nbytes
 
     def bytes_after(self, batch: pa.RecordBatch) -> int:
-        """Bytes held at the peak of appending this batch: an array that grows stands beside the old one for a moment."""
+        """Bytes held at the peak of appending this batch: a growing array stands beside the old one for a moment."""
         held = 0
         largest_old = 0
         for column, array in zip(self._columns, batch.columns, strict=True):
@@ -108,8 +108,10 @@ class _Column(Protocol):
     def nbytes(self) -> int: ...
     def growth(self, array: pa.Array) -> tuple[int, int]:
         """(bytes held after appending the array, bytes of the old arrays while they are being replaced)"""
+
     def append(self, array: pa.Array) -> bool:
         """Whether it holds more memory now."""
+
     def take(self, index: Index) -> pa.Array: ...
     def taken_bytes(self, index: Index) -> int: ...
     def view(self) -> ColumnView: ...
@@ -178,16 +180,19 @@ class _Validity:
         return (max(rows_before + len(array), _SMALLEST), 0) if array.null_count else (0, 0)
 
     def append(self, rows_before: int, array: pa.Array) -> bool:
-        first_null = self._flags is None
-        if self._flags is None:
-            if not array.null_count:
-                return False
-            self._flags = _Growing(np.dtype(np.bool_))
-            self._flags.extend(np.ones(rows_before, np.bool_))
+        if self._flags is None and not array.null_count:
+            return False
         bitmap = array.buffers()[0]
         rows = len(array)
         flags = np.ones(rows, np.bool_) if bitmap is None else unpack_bits(bitmap, array.offset, rows)
-        return self._flags.extend(flags) or first_null
+        if self._flags is not None:
+            return self._flags.extend(flags)
+        # As much as `growth` announced, at once: the flags of all rows before come with the first null.
+        self._flags = _Growing(np.dtype(np.bool_))
+        self._flags.values = np.ones(max(rows_before + rows, _SMALLEST), np.bool_)
+        self._flags.length = rows_before
+        self._flags.extend(flags)
+        return True
 
     def flags(self) -> NDArray[np.bool_] | None:
         return None if self._flags is None else self._flags.filled
@@ -332,8 +337,9 @@ class _ArrowColumn:
         return sum(chunk.get_total_buffer_size() for chunk in self._chunks)
 
     def growth(self, array: pa.Array) -> tuple[int, int]:
-        held = self.nbytes
-        return held + array.nbytes, held
+        # Joining chunks makes the joined one beside its parts, the new rows among them.
+        after = self.nbytes + array.nbytes
+        return after, after
 
     def append(self, array: pa.Array) -> bool:
         if len(array) == 0:
@@ -368,7 +374,8 @@ def _dtype_for(type_: pa.DataType, width: int) -> np.dtype[np.generic]:
     """Only bytes are moved, so the width decides; keys are compared by the kernels, which need an integer's sign."""
     if width not in (1, 2, 4, 8):
         return np.dtype(f"V{width}")
-    unsigned = pa.types.is_boolean(type_) or pa.types.is_unsigned_integer(type_)
+    signless = pa.types.is_boolean(type_) or pa.types.is_fixed_size_binary(type_)
+    unsigned = signless or pa.types.is_unsigned_integer(type_)
     return np.dtype(f"u{width}" if unsigned else f"i{width}")
 
 

@@ -108,9 +108,7 @@ PAYLOADS: dict[str, tuple[pa.DataType, tuple[object, ...]]] = {
 }
 
 
-def make_batch(
-    shape: KeyShape, payload: str, keys: Sequence[int | None], first_number: int
-) -> pa.RecordBatch:
+def make_batch(shape: KeyShape, payload: str, keys: Sequence[int | None], first_number: int) -> pa.RecordBatch:
     """Rows with these keys, numbered from `first_number`."""
     type_, values = PAYLOADS[payload]
     numbers = range(first_number, first_number + len(keys))

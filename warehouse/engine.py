@@ -37,9 +37,7 @@ def connect(url: str, *, read_only: bool = False, longest_wait_seconds: float = 
     _refuse_memory(parsed)
     # Nothing is downloaded behind the user's back: DuckDB would fetch an extension that it thinks it needs.
     config = {"autoinstall_known_extensions": False}
-    engine = create_engine(
-        parsed, poolclass=NullPool, connect_args={"config": config, "read_only": read_only}
-    )
+    engine = create_engine(parsed, poolclass=NullPool, connect_args={"config": config, "read_only": read_only})
 
     @event.listens_for(engine, "do_connect")
     def open_when_free(

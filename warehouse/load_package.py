@@ -82,9 +82,7 @@ class LoadId:
                 "and begin with a letter, a digit or _"
             )
         if self.batch_id < 0:
-            raise PackageError(
-                f"pipeline {self.pipeline}: batch id {self.batch_id} is negative; ids start at 0"
-            )
+            raise PackageError(f"pipeline {self.pipeline}: batch id {self.batch_id} is negative; ids start at 0")
 
     def __str__(self) -> str:
         return f"{self.pipeline}/{self.batch_id:08d}"
@@ -210,9 +208,7 @@ class LoadPackages:
 
     def _batch_ids(self) -> list[int]:
         prefix = f"{self.pipeline}/packages/"
-        return sorted(
-            int(name.removeprefix(prefix).removesuffix(".json")) for name in self._folder.names(prefix)
-        )
+        return sorted(int(name.removeprefix(prefix).removesuffix(".json")) for name in self._folder.names(prefix))
 
     def _manifest_name(self, batch_id: int) -> str:
         return f"{self.pipeline}/packages/{batch_id:08d}.json"
@@ -261,9 +257,7 @@ def _parse_manifest(name: str, content: pa.Buffer) -> _Manifest:
         document = json.loads(bytes(content))
         written_format = int(document["format"])
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptPackage(
-            f"load package manifest {name} is no manifest: restore it from a copy"
-        ) from error
+        raise CorruptPackage(f"load package manifest {name} is no manifest: restore it from a copy") from error
     if written_format > FORMAT:
         raise ForeignPackage(
             f"load package manifest {name} has format {written_format}, and this version of Headrace reads "
@@ -271,9 +265,7 @@ def _parse_manifest(name: str, content: pa.Buffer) -> _Manifest:
         )
     claimed = document.pop("checksum", None)
     if claimed != _checksum(_canonical(document)):
-        raise CorruptPackage(
-            f"load package manifest {name} was changed after it was published: restore it from a copy"
-        )
+        raise CorruptPackage(f"load package manifest {name} was changed after it was published: restore it from a copy")
     document["checksum"] = claimed
     manifest: _Manifest = document
     return manifest

@@ -56,9 +56,7 @@ TARGETS = (
 def load(engine: Engine, package: LoadPackage) -> bool:
     """Loads the package; False, with nothing done, if the ledger says that it was loaded before."""
     _refuse_unknown_tables(package)
-    arriving = {
-        target: _fitted(package, target.table) for target in TARGETS if target.table.name in package.tables
-    }
+    arriving = {target: _fitted(package, target.table) for target in TARGETS if target.table.name in package.tables}
     with engine.begin() as connection:
         if _is_loaded(connection, package):
             return False
@@ -136,9 +134,7 @@ def _is_loaded(connection: Connection, package: LoadPackage) -> bool:
 def _take_over(connection: Connection, package: LoadPackage, target: _Target, rows: pa.Table) -> None:
     _stage(connection, f"arriving_{target.table.name}", rows)
     try:
-        connection.execute(
-            text(sql_files.read(target.sql_folder, target.statement)), {"load_id": str(package.load_id)}
-        )
+        connection.execute(text(sql_files.read(target.sql_folder, target.statement)), {"load_id": str(package.load_id)})
     except DBAPIError as error:
         raise PackageMismatch(
             f"load package {package.load_id} was refused by {target.table.name}, nothing of it was loaded: "

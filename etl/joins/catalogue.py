@@ -130,7 +130,7 @@ def restore(
         snapshot.operator,
         sides=snapshot.sides,
         on=[tuple(columns) for columns in cast(list[list[str]], arguments["on"])],
-        memory_bytes=memory_bytes or cast(int, arguments["memory_bytes"]),
+        memory_bytes=cast(int, arguments["memory_bytes"]) if memory_bytes is None else memory_bytes,
         spill=spill,
         relation=relation,
         how=cast(How, arguments["how"]),
@@ -164,12 +164,14 @@ def _make(
     if relation is not None:
         on = _in_key_order(name, on, relation)
     inputs = [*sides] if relation is None else [*sides, relation.schema]
+    labels = _labels(len(sides), relation)
+    _refuse_view_types(inputs, labels)
     suffixes = _checked_suffixes(suffixes, len(inputs))
     plan = JoinPlan(
         name=name,
         sides=tuple(sides),
         on=tuple(tuple(columns) for columns in on),
-        keys=bind_keys(inputs, _labels(len(sides), relation), on),
+        keys=bind_keys(inputs, labels, on),
         how=how,
         suffixes=tuple(suffixes),
         result_schema=_result_schema(inputs, suffixes, relation, how),
@@ -220,11 +222,9 @@ def _result_schema(
     return join_schema([*streams, relation_schema, seen], [*suffixes, "_of_relation"])
 
 
-def _in_key_order(
-    name: str, on: Sequence[tuple[str, ...]], relation: RelationView
-) -> list[tuple[str, ...]]:
+def _in_key_order(name: str, on: Sequence[tuple[str, ...]], relation: RelationView) -> list[tuple[str, ...]]:
     """The pairs in the order of the relation's key, which is the order its rows were hashed in."""
-    named = {columns[-1]: columns for columns in on}
+    named = {columns[-1]: columns for columns in on if columns}
     if set(named) != set(relation.key) or len(on) != len(relation.key):
         raise BadInput(
             f"{name}: relation {relation.name} is keyed by {', '.join(map(repr, relation.key))}, "
@@ -236,6 +236,14 @@ def _in_key_order(
 def _labels(streams: int, relation: RelationView | None) -> list[str]:
     labels = [f"side {number}" for number in range(streams)]
     return labels if relation is None else [*labels, f"relation {relation.name}"]
+
+
+def _refuse_view_types(inputs: Sequence[pa.Schema], labels: Sequence[str]) -> None:
+    """Arrow cannot take rows out of view arrays yet: better said here than in the middle of a run."""
+    for schema, label in zip(inputs, labels, strict=True):
+        for field in schema:
+            if field.type in (pa.string_view(), pa.binary_view()):
+                raise BadInput(f"{label} column {field.name!r} is {field.type}: cast it to string or binary")
 
 
 def _checked_suffixes(suffixes: Sequence[str] | None, inputs: int) -> Sequence[str]:

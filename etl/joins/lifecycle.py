@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import cast
 
 import pyarrow as pa
@@ -196,8 +197,8 @@ class Operator(ABC):
             raise BadInput(f"{self.plan.name}: there is no side {side}, sides are 0 to {len(self.plan.sides) - 1}")
         if kind is Rows:
             self._check_rows(cast(Rows, event))
-        elif kind is RelationVersion and self._ports.relation is None:
-            raise IllegalEvent(f"{self.plan.name} joins streams only: it takes no RelationVersion")
+        elif kind is RelationVersion:
+            self._check_relation(cast(RelationVersion, event).relation)
 
     def _check_rows(self, event: Rows) -> None:
         expected = self.plan.sides[event.side]
@@ -207,6 +208,21 @@ class Operator(ABC):
                 f"the batch has {_columns(event.batch.schema)}"
             )
         self._refuse_rows(event.side, event.batch)
+
+    def _check_relation(self, offered: RelationView) -> None:
+        name, current = self.plan.name, self._ports.relation
+        if current is None:
+            raise IllegalEvent(f"{name} joins streams only: it takes no RelationVersion")
+        if _identity(offered) != _identity(current):
+            raise BadInput(
+                f"{name} was built for relation {current.name}, the event brings another one named {offered.name}: "
+                "its columns, its key or its segments differ; build a join for it"
+            )
+        if offered.version < current.version:
+            raise BadInput(
+                f"{name}: version {offered.version} of relation {current.name} is older than version "
+                f"{current.version}, which is in use: offer that version or a newer one"
+            )
 
     def _take(self, event: Event, emit: Emit) -> None:
         if isinstance(event, Rows):
@@ -219,6 +235,7 @@ class Operator(ABC):
             if not self._open:
                 self._phase = Phase.CLEANING_UP
         elif isinstance(event, RelationVersion):
+            self._ports = replace(self._ports, relation=event.relation)
             self._adopt(event.relation, emit)
         else:
             self._notice(event, emit)
@@ -230,6 +247,11 @@ class Operator(ABC):
         self._clock = LogicalClock(cast(int, lifecycle["instant"]))
         self._counters = Counters.from_json(cast(dict[str, object], lifecycle["counters"]))
         self._named_by_snapshots = {run.name for run in saved.state.runs}
+
+
+def _identity(relation: RelationView) -> tuple[object, ...]:
+    """What all versions of one relation share."""
+    return relation.name, relation.schema, relation.key, relation.segments
 
 
 def _columns(schema: pa.Schema) -> str:

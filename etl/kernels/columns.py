@@ -21,9 +21,7 @@ from etl.kernels.compiling import Bools, Bytes, Int32s, Int64s
 __all__ = ["Kind", "ColumnView", "view", "fixed_view", "bytes_view", "unpack_bits"]
 
 if sys.byteorder != "little":
-    raise ImportError(
-        "etl.kernels reads buffers as little-endian: this machine is big-endian and not supported"
-    )
+    raise ImportError("etl.kernels reads buffers as little-endian: this machine is big-endian and not supported")
 
 
 class Kind:
@@ -75,13 +73,9 @@ def fixed_view(values: npt.NDArray[np.generic], valid: Bools | None = None) -> C
     """
     kind = values.dtype.kind
     if kind not in "iubmM":
-        raise TypeError(
-            f"key column of type {values.dtype}: keys are integers, booleans, dates, times or bytes"
-        )
+        raise TypeError(f"key column of type {values.dtype}: keys are integers, booleans, dates, times or bytes")
     if not values.flags.c_contiguous:
-        raise ValueError(
-            "a key column must lie in one piece (C-contiguous): copy it with numpy.ascontiguousarray"
-        )
+        raise ValueError("a key column must lie in one piece (C-contiguous): copy it with numpy.ascontiguousarray")
     length = values.shape[0]
     _check_mask(valid, length)
     width = values.itemsize if values.ndim == 1 else values.itemsize * values.shape[1]
@@ -95,9 +89,7 @@ def bytes_view(offsets: Int32s | Int64s, data: Bytes, valid: Bools | None = None
     """Look at NumPy columns of variable-width values: row i is `data[offsets[i]:offsets[i + 1]]`."""
     length = max(offsets.size - 1, 0)
     if length and not 0 <= offsets[0] <= offsets[-1] <= data.size:
-        raise ValueError(
-            f"offsets run from {offsets[0]} to {offsets[-1]}, but there are {data.size} bytes of data"
-        )
+        raise ValueError(f"offsets run from {offsets[0]} to {offsets[-1]}, but there are {data.size} bytes of data")
     _check_mask(valid, length)
     kind = Kind.OFFSETS_64 if offsets.itemsize == 8 else Kind.OFFSETS_32
     return ColumnView(_read_only(data.view()), _read_only(offsets.view(np.uint8)), 0, kind, length, valid)
@@ -113,10 +105,7 @@ _LAYOUTS: dict[int, _Layout] = {
     pa.bool_().id: (0, Kind.UNSIGNED),
     **{t.id: (t.bit_width // 8, Kind.UNSIGNED) for t in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())},
     **{t.id: (t.bit_width // 8, Kind.SIGNED) for t in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
-    **{
-        t.id: (t.bit_width // 8, Kind.SIGNED)
-        for t in (pa.date32(), pa.date64(), pa.time32("s"), pa.time64("us"))
-    },
+    **{t.id: (t.bit_width // 8, Kind.SIGNED) for t in (pa.date32(), pa.date64(), pa.time32("s"), pa.time64("us"))},
     **{t.id: (t.bit_width // 8, Kind.SIGNED) for t in (pa.timestamp("us"), pa.duration("us"))},
     **{t.id: (t.bit_width // 8, Kind.SIGNED) for t in (pa.decimal32(9), pa.decimal64(18))},
     **{t.id: (t.bit_width // 8, Kind.FIXED) for t in (pa.decimal128(38), pa.decimal256(76))},
@@ -169,6 +158,4 @@ def _read_only(array: Bytes) -> Bytes:
 
 def _check_mask(valid: Bools | None, length: int) -> None:
     if valid is not None and valid.size != length:
-        raise ValueError(
-            f"the validity mask has {valid.size} values for {length} rows: give one per row, or None"
-        )
+        raise ValueError(f"the validity mask has {valid.size} values for {length} rows: give one per row, or None")

@@ -24,9 +24,7 @@ def equal_rows(
     if len(left) != len(right):
         raise ValueError(f"the left key has {len(left)} columns, the right key has {len(right)}")
     if left_index.size != right_index.size:
-        raise ValueError(
-            f"pairs need two indexes of one length, not {left_index.size} and {right_index.size}"
-        )
+        raise ValueError(f"pairs need two indexes of one length, not {left_index.size} and {right_index.size}")
     left_index = np.ascontiguousarray(left_index, dtype=np.int64)
     right_index = np.ascontiguousarray(right_index, dtype=np.int64)
     equal: Bools = np.ones(left_index.size, dtype=np.bool_)
@@ -136,9 +134,7 @@ def _compare_column(
             return False
         if not equal[pair]:
             continue
-        if (left_valid.size and not left_valid[left_row]) or (
-            right_valid.size and not right_valid[right_row]
-        ):
+        if (left_valid.size and not left_valid[left_row]) or (right_valid.size and not right_valid[right_row]):
             equal[pair] = False
         elif words:
             word = word_at(left, left_row)

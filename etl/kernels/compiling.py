@@ -85,7 +85,5 @@ def validity(valid: Bools | None, length: int) -> Bools:
     if valid is None:
         return EVERY_ROW
     if valid.size != length:
-        raise ValueError(
-            f"the validity mask has {valid.size} values for {length} rows: give one per row, or None"
-        )
+        raise ValueError(f"the validity mask has {valid.size} values for {length} rows: give one per row, or None")
     return np.ascontiguousarray(valid, dtype=np.bool_)

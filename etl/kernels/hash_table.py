@@ -91,9 +91,7 @@ class HashTable:
         self._taken += _insert(self._entries, self._stored, self._following, self._rows, hashes, mask)
         self._rows += hashes.size
 
-    def probe(
-        self, hashes: UInt64s, valid: Bools | None = None, limit: int = DEFAULT_LIMIT
-    ) -> Iterator[Pairs]:
+    def probe(self, hashes: UInt64s, valid: Bools | None = None, limit: int = DEFAULT_LIMIT) -> Iterator[Pairs]:
         """Chunks of at most `limit` pairs (probe position, row number) with equal hashes, ascending by both.
 
         The table must not change before the last chunk is taken.
@@ -104,9 +102,7 @@ class HashTable:
 
         def fill(cursor: tuple[int, ...], positions: Int64s, rows: Int64s) -> tuple[int, tuple[int, ...]]:
             if self._rows != rows_at_start:
-                raise RuntimeError(
-                    "rows were inserted while a probe was under way: take all its chunks first"
-                )
+                raise RuntimeError("rows were inserted while a probe was under way: take all its chunks first")
             return _probe(self._entries, self._stored, self._following, hashes, mask, cursor, positions, rows)
 
         return pair_chunks(fill, (0, _FRESH), hashes.size, limit)

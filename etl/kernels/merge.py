@@ -28,16 +28,12 @@ def merge_equal(left: Keys, right: Keys, limit: int = DEFAULT_LIMIT) -> Iterator
     return merge_band(left, right, 0, 0, limit)
 
 
-def merge_band(
-    left: Keys, right: Keys, below: int, above: int, limit: int = DEFAULT_LIMIT
-) -> Iterator[Pairs]:
+def merge_band(left: Keys, right: Keys, below: int, above: int, limit: int = DEFAULT_LIMIT) -> Iterator[Pairs]:
     """Chunks of at most `limit` index pairs with left - below <= right <= left + above, in the same order."""
     if left.dtype != right.dtype or left.dtype not in (np.int64, np.uint64):
         raise TypeError(f"cannot merge {left.dtype} with {right.dtype}: both are int64, or both uint64")
     if below < 0 or above < 0:
-        raise ValueError(
-            f"a band reaches from left - {below} to left + {above}: neither reach may be negative"
-        )
+        raise ValueError(f"a band reaches from left - {below} to left + {above}: neither reach may be negative")
     left_keys, right_keys = np.ascontiguousarray(left), np.ascontiguousarray(right)
     reach_below, reach_above = np.uint64(min(below, _FARTHEST)), np.uint64(min(above, _FARTHEST))
 
@@ -91,9 +87,7 @@ def _merge(
         while first < right.size and _is_below(right[first], value, below):
             first += 1
         partner = max(partner, first)
-        while (
-            partner < right.size and not _is_above(right[partner], value, above) and count < left_index.size
-        ):
+        while partner < right.size and not _is_above(right[partner], value, above) and count < left_index.size:
             left_index[count] = position
             right_index[count] = partner
             count += 1

@@ -29,9 +29,7 @@ def scatter(partition: Int32s, partitions: int) -> tuple[Int64s, Int64s]:
     offsets: Int64s = np.zeros(partitions + 1, dtype=np.int64)
     culprit = _scatter(partition, order, offsets)
     if culprit >= 0:
-        raise ValueError(
-            f"row {culprit} is in partition {partition[culprit]}, but there are {partitions} partitions"
-        )
+        raise ValueError(f"row {culprit} is in partition {partition[culprit]}, but there are {partitions} partitions")
     return order, offsets
 
 

@@ -42,9 +42,7 @@ class DiskModel:
         if not self.seek_seconds >= 0:
             raise BadInput(f"seek_seconds is {self.seek_seconds}; a seek takes zero seconds or more")
         if not self.bytes_per_second > 0:
-            raise BadInput(
-                f"bytes_per_second is {self.bytes_per_second}; a disk moves more than zero bytes a second"
-            )
+            raise BadInput(f"bytes_per_second is {self.bytes_per_second}; a disk moves more than zero bytes a second")
 
     def access(self, place: object, number: int, size: int) -> None:
         """Charge the access to block `number` of the contiguous blocks at `place`."""

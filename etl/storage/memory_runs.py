@@ -37,9 +37,7 @@ class MemoryRuns:
 
     def open(self, run: RunName, *, check_content: bool = True) -> "MemoryRunReader":
         if run.name not in self._sealed:
-            raise MissingFile(
-                f"run {run.name} does not exist in this memory store; it was deleted or never sealed"
-            )
+            raise MissingFile(f"run {run.name} does not exist in this memory store; it was deleted or never sealed")
         return MemoryRunReader(run.name, self._sealed[run.name], self._accounting)
 
     def delete(self, run: RunName | str) -> None:

@@ -68,9 +68,7 @@ class StoreCounters:
 
     def since(self, earlier: "StoreCounters") -> "StoreCounters":
         """What happened between `earlier` and now."""
-        return StoreCounters(
-            *(getattr(self, entry.name) - getattr(earlier, entry.name) for entry in fields(self))
-        )
+        return StoreCounters(*(getattr(self, entry.name) - getattr(earlier, entry.name) for entry in fields(self)))
 
 
 class RunWriter(Protocol):

@@ -70,9 +70,7 @@ class RelationParts:
 class Relation:
     """One version of a relation; `append` and `at` give others."""
 
-    def __init__(
-        self, parts: RelationParts, entry: VersionEntry, readers: dict[str, RunReader] | None = None
-    ) -> None:
+    def __init__(self, parts: RelationParts, entry: VersionEntry, readers: dict[str, RunReader] | None = None) -> None:
         self._parts = parts
         self._entry = entry
         self._readers = {} if readers is None else readers
@@ -121,9 +119,7 @@ class Relation:
         self, segment: int, key_columns: Sequence[ColumnView], hashes: KeyHashes
     ) -> Iterator[tuple[Positions, pa.RecordBatch]]:
         if len(key_columns) != len(self.key):
-            raise BadInput(
-                f"relation {self.name} has the key {self.key}, but the probe has {len(key_columns)} columns"
-            )
+            raise BadInput(f"relation {self.name} has the key {self.key}, but the probe has {len(key_columns)} columns")
         blocks = self._blocks(segment)
         return (
             pairs
@@ -213,9 +209,7 @@ class Relation:
 
     def _blocks(self, segment: int) -> list[tuple[RunName, int]]:
         if not 0 <= segment < self.segments:
-            raise BadInput(
-                f"relation {self.name} has no segment {segment}: it has {self.segments}, numbered from 0"
-            )
+            raise BadInput(f"relation {self.name} has no segment {segment}: it has {self.segments}, numbered from 0")
         return self._blocks_of_segment[segment]
 
     def _files_made_at(self, version: int | None) -> tuple[RelationFile, ...]:
@@ -245,9 +239,7 @@ class Relation:
         )
 
 
-def write_file(
-    runs: RunStore, shape: RelationShape, rows: pa.Table, load_id: str
-) -> tuple[RelationFile, ...]:
+def write_file(runs: RunStore, shape: RelationShape, rows: pa.Table, load_id: str) -> tuple[RelationFile, ...]:
     """One run with all the rows, durable but named by no version yet; nothing when there are no rows."""
     if rows.num_rows == 0:
         return ()

@@ -146,9 +146,7 @@ def _entry_of(content: dict[str, Any]) -> VersionEntry:
         tuple(content["key"]),
         content["segments"],
     )
-    files = tuple(
-        RelationFile(RunName.from_json(file["run"]), tuple(file["segments"])) for file in content["files"]
-    )
+    files = tuple(RelationFile(RunName.from_json(file["run"]), tuple(file["segments"])) for file in content["files"])
     return VersionEntry(
         shape,
         content["version"],

@@ -47,9 +47,7 @@ class RelationShape:
         object.__setattr__(self, "block_schema", pa.schema([hash_field, *self.schema, created_by_field]))
 
 
-def sorted_blocks(
-    shape: RelationShape, rows: pa.Table, created_by: str
-) -> Iterator[tuple[int, pa.RecordBatch]]:
+def sorted_blocks(shape: RelationShape, rows: pa.Table, created_by: str) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Cut rows into blocks, each with the number of its relation segment, in the order of the segments."""
     hashes = _hash_rows(shape, rows)
     # Stable, so that the same rows in the same order make the same file on every machine.
@@ -109,9 +107,7 @@ def file_label(load_id: str) -> str:
 
 def _hash_rows(shape: RelationShape, rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     # Batch by batch: key columns of a large table need not fit into one array.
-    hashes = [
-        hash_columns([view(batch.column(name)) for name in shape.key]).hashes for batch in rows.to_batches()
-    ]
+    hashes = [hash_columns([view(batch.column(name)) for name in shape.key]).hashes for batch in rows.to_batches()]
     return np.concatenate([np.empty(0, np.uint64), *hashes])
 
 

@@ -56,9 +56,7 @@ class RunAccounting:
 def check_run(label: str, schema: pa.Schema) -> None:
     """Refuse what one of the stores could not write, before anything is written."""
     if not _LEGAL_LABEL.fullmatch(label):
-        raise BadInput(
-            f"run label {label!r} is not legal: use at most 100 letters, digits and _ . = -, a letter first"
-        )
+        raise BadInput(f"run label {label!r} is not legal: use at most 100 letters, digits and _ . = -, a letter first")
     for field in schema:
         # The Arrow file format has one dictionary a column for the whole file; ours come batch by batch.
         if pa.types.is_dictionary(field.type):

@@ -17,7 +17,5 @@ CODE = "code"
 
 def translate(rows: pa.Table, column: str, code_set: str, codes: RelationView) -> LookedUp:
     """What the relation holds for each row's code in this code set."""
-    asked = pa.table(
-        {CODE_SET: pa.repeat(pa.scalar(code_set, pa.string()), rows.num_rows), CODE: rows.column(column)}
-    )
+    asked = pa.table({CODE_SET: pa.repeat(pa.scalar(code_set, pa.string()), rows.num_rows), CODE: rows.column(column)})
     return look_up(asked, codes, [(CODE_SET, CODE_SET), (CODE, CODE)])

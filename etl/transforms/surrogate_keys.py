@@ -39,11 +39,11 @@ def assign(rows: pa.Table, relation: RelationView, on: Sequence[tuple[str, str]]
     return KeyedRows(pc.fill_null(keys, UNKNOWN_MEMBER), members, relation.highest + fresh.num_rows)
 
 
-def _numbered(
-    rows: pa.Table, members: pa.Table, on: Sequence[tuple[str, str]], key_column: str
-) -> pa.ChunkedArray:
+def _numbered(rows: pa.Table, members: pa.Table, on: Sequence[tuple[str, str]], key_column: str) -> pa.ChunkedArray:
     """The new numbers at the rows that asked for them."""
-    stream = [name for name, _ in on]
-    numbered = rows.select(stream).append_column("_row", pa.array(np.arange(rows.num_rows)))
-    joined = numbered.join(members, keys=stream, right_keys=[name for _, name in on], join_type="left outer")
+    related = [name for _, name in on]
+    # Under the relation's names, which differ from `key_column`; the stream's own names need not.
+    natural = rows.select([name for name, _ in on]).rename_columns(related)
+    numbered = natural.append_column("_row", pa.array(np.arange(rows.num_rows)))
+    joined = numbered.join(members, keys=related, join_type="left outer")
     return joined.sort_by("_row").column(key_column)

@@ -83,12 +83,13 @@ class FlushAll(Operator):
         return writer.seal()
 
     def _next_pair(self) -> Position | None:
+        """The first pair that has not met; a later generation only adds pairs behind it, so `place` stays true."""
         count = len(self.generations)
-        for left in range(count):
-            for right in range(count):
-                runs = self.generations[left][0], self.generations[right][1]
-                if left != right and (left, right) not in self.met and None not in runs:
-                    return left, right
+        pairs = [(left, right) for left in range(count) for right in range(count) if left != right]
+        for left, right in sorted(pairs, key=lambda pair: (max(pair), pair)):
+            runs = self.generations[left][0], self.generations[right][1]
+            if (left, right) not in self.met and None not in runs:
+                return left, right
         return None
 
     def _join_one_block(self, pair: Position, meter: WorkMeter, emit: Emit) -> None:

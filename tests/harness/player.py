@@ -108,9 +108,7 @@ class Player:
 
     def _rows_by_side(self) -> list[list[Row]]:
         offered = [step for step in self.script.steps if isinstance(step, Rows)]
-        return [
-            rows_of(step.batch for step in offered if step.side == side) for side in range(len(self.script.sides))
-        ]
+        return [rows_of(step.batch for step in offered if step.side == side) for side in range(len(self.script.sides))]
 
     def _key_positions(self) -> list[tuple[int, int]]:
         return [(position, position) for position in range(len(self.script.on))]

@@ -21,13 +21,14 @@ _NOT_DATA = (*_CODE, JoinPlan, Ports, Relation, pa.Schema)
 
 def retained_bytes(root: object) -> int:
     buffers: dict[int, int] = {}
-    seen: set[int] = set()
+    # By identity, and kept alive: the number of an object that has gone is given to another one.
+    seen: dict[int, object] = {}
     waiting: list[object] = [root]
     while waiting:
         thing = waiting.pop()
         if id(thing) in seen or isinstance(thing, _NOT_DATA):
             continue
-        seen.add(id(thing))
+        seen[id(thing)] = thing
         if isinstance(thing, np.ndarray):
             owner = thing
             while isinstance(owner.base, np.ndarray):

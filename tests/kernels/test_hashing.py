@@ -38,9 +38,7 @@ def test_bytes_agree_with_the_reckoning_in_python(values: list[Any], skipped: in
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=8))
 def test_integers_agree_with_the_reckoning_in_python(values: list[Any]) -> None:
-    assert hashes_of(pa.array(values, pa.int64())).tolist() == [
-        reckoned_word(value & WORD) for value in values
-    ]
+    assert hashes_of(pa.array(values, pa.int64())).tolist() == [reckoned_word(value & WORD) for value in values]
 
 
 def test_the_hash_depends_on_the_value_not_on_its_container() -> None:

@@ -8,9 +8,7 @@ from hypothesis import given
 from etl.kernels.merge import Keys, merge_band, merge_equal
 from tests.kernels.pairs import pairs_by_definition, taken
 
-SIGNED = st.one_of(
-    st.integers(-6, 6), st.integers(-(2**63), 2**63 - 1), st.sampled_from([-(2**63), 2**63 - 1])
-)
+SIGNED = st.one_of(st.integers(-6, 6), st.integers(-(2**63), 2**63 - 1), st.sampled_from([-(2**63), 2**63 - 1]))
 UNSIGNED = st.one_of(st.integers(0, 9), st.integers(0, 2**64 - 1), st.sampled_from([2**63, 2**64 - 1]))
 REACH = st.one_of(st.integers(0, 4), st.sampled_from([2**62, 2**63, 2**64 - 1, 2**70]))
 
@@ -21,9 +19,7 @@ def test_band_of_signed_values(left: list[int], right: list[int], below: int, ab
 
 
 @given(st.lists(UNSIGNED, max_size=15), st.lists(UNSIGNED, max_size=15), REACH, REACH, st.integers(1, 7))
-def test_band_of_unsigned_values(
-    left: list[int], right: list[int], below: int, above: int, limit: int
-) -> None:
+def test_band_of_unsigned_values(left: list[int], right: list[int], below: int, above: int, limit: int) -> None:
     check_band(np.array(sorted(left), np.uint64), np.array(sorted(right), np.uint64), below, above, limit)
 
 

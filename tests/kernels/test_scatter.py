@@ -24,9 +24,7 @@ def test_every_partition_gets_its_share(partitions: int) -> None:
     assert counts.max() < 150
 
 
-@given(
-    st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.integers(0, n - 1), max_size=40)))
-)
+@given(st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.integers(0, n - 1), max_size=40))))
 def test_scatter_is_a_stable_sort(example: tuple[int, list[int]]) -> None:
     partitions, numbers = example
     partition = np.array(numbers, np.int32)

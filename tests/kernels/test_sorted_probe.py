@@ -13,19 +13,13 @@ from tests.kernels.pairs import pairs_by_definition, taken
 HASHES = st.one_of(st.integers(0, 5), st.integers(0, 2**64 - 1), st.sampled_from([2**63, 2**64 - 1]))
 
 
-@given(
-    st.lists(HASHES, max_size=40), st.lists(st.tuples(HASHES, st.booleans()), max_size=12), st.integers(1, 7)
-)
-def test_probe_finds_the_pairs_by_definition(
-    stored: list[int], probe: list[tuple[int, bool]], limit: int
-) -> None:
+@given(st.lists(HASHES, max_size=40), st.lists(st.tuples(HASHES, st.booleans()), max_size=12), st.integers(1, 7))
+def test_probe_finds_the_pairs_by_definition(stored: list[int], probe: list[tuple[int, bool]], limit: int) -> None:
     stored = sorted(stored)
     hashes = [key_hash for key_hash, _ in probe] + stored[:3]
     valid = [is_valid for _, is_valid in probe] + [True] * len(stored[:3])
     expected = [pair for pair in pairs_by_definition(hashes, stored) if valid[pair[0]]]
-    chunks = sorted_probe(
-        np.array(stored, np.uint64), np.array(hashes, np.uint64), np.array(valid, np.bool_), limit
-    )
+    chunks = sorted_probe(np.array(stored, np.uint64), np.array(hashes, np.uint64), np.array(valid, np.bool_), limit)
     assert taken(chunks, limit) == expected
 
 

@@ -31,9 +31,7 @@ def flip_last_byte(path: Path) -> None:
 
 @given(parts=st.lists(st.binary(max_size=50)))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_parts_come_back_as_one_file_with_its_size_and_checksum(
-    folder: DurableFolder, parts: list[bytes]
-) -> None:
+def test_parts_come_back_as_one_file_with_its_size_and_checksum(folder: DurableFolder, parts: list[bytes]) -> None:
     folder.delete("a/b.bin")
     whole = b"".join(parts)
     stamp = folder.put("a/b.bin", parts)
@@ -123,9 +121,7 @@ def test_the_sweep_takes_the_files_of_dead_writers_only(folder: DurableFolder) -
         "pending = DurableFolder(pathlib.Path(sys.argv[1])).begin('never');"
         "pending.write(b'x' * 10**6); os._exit(9)"
     )
-    died = subprocess.run(
-        [sys.executable, "-c", dies_while_writing, str(folder.root)], check=False, timeout=60
-    )
+    died = subprocess.run([sys.executable, "-c", dies_while_writing, str(folder.root)], check=False, timeout=60)
     assert died.returncode == 9
     alive = folder.begin("alive")
     alive.write(b"being written")

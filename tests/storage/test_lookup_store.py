@@ -152,9 +152,7 @@ def test_the_log_is_readable_json(relation: Relation, tmp_path: Path) -> None:
 
 
 Step = tuple[str, int]
-steps = st.lists(
-    st.tuples(st.sampled_from(["append", "crash", "reopen", "go back"]), st.integers(0, 5)), max_size=25
-)
+steps = st.lists(st.tuples(st.sampled_from(["append", "crash", "reopen", "go back"]), st.integers(0, 5)), max_size=25)
 
 
 @given(steps=steps)
@@ -247,9 +245,7 @@ def test_two_processes_that_append_at_once_lose_nothing(tmp_path: Path) -> None:
     with context.Pool(2, initializer=_remember_barrier, initargs=(context.Barrier(2),)) as pool:
         races = pool.starmap(_append_in_rounds, [(folder, writer) for writer in range(2)], chunksize=1)
     newest = open_relation(folder)
-    expected = sorted(
-        (2 * r + writer, f"writer {writer} load {r}") for r in range(_ROUNDS) for writer in range(2)
-    )
+    expected = sorted((2 * r + writer, f"writer {writer} load {r}") for r in range(_ROUNDS) for writer in range(2))
     assert sorted((row[1], row[3]) for row in all_rows(newest)) == expected
     assert newest.version == 1 + 2 * _ROUNDS
     assert sum(races) == _ROUNDS, "in each round both start from one version, and one of them loses"

@@ -71,10 +71,7 @@ def test_a_probe_finds_what_the_definition_of_the_join_finds(
     stored = [(*row, "") for row in base]
     stored += [(*row, f"load {number}") for number, load in enumerate(loads) for row in load]
     expected = Counter(
-        (position, row)
-        for position, key in enumerate(probing)
-        for row in stored
-        if key == row[:2] and None not in key
+        (position, row) for position, key in enumerate(probing) for row in stored if key == row[:2] and None not in key
     )
     columns = [pa.array([k[0] for k in probing], pa.string()), pa.array([k[1] for k in probing], pa.int32())]
     assert probe_all(relation, columns) == expected
@@ -96,9 +93,7 @@ def test_a_null_does_not_match_the_key_whose_hash_it_shares(create: Create) -> N
     key = pa.array([_undo_permute(0)], pa.uint64())
     assert hash_columns([view(key)]).hashes[0] == 0, "the premise: the hash that nulls are given"
     relation = create(schema, ("key",), batches=[pa.record_batch([key], schema=schema)])
-    assert probe_all(relation, [pa.array([None, key[0].as_py()], pa.uint64())]).keys() == {
-        (1, (key[0].as_py(), ""))
-    }
+    assert probe_all(relation, [pa.array([None, key[0].as_py()], pa.uint64())]).keys() == {(1, (key[0].as_py(), ""))}
 
 
 def test_a_probe_with_matches_beyond_one_chunk_stays_bounded(create: Create) -> None:
@@ -125,9 +120,7 @@ def test_a_probe_with_matches_beyond_one_chunk_stays_bounded(create: Create) -> 
     ],
     ids=str,
 )
-def test_keys_of_every_kind_are_found(
-    create: Create, arrow_type: pa.DataType, one: object, other: object
-) -> None:
+def test_keys_of_every_kind_are_found(create: Create, arrow_type: pa.DataType, one: object, other: object) -> None:
     column = pa.array([one, other, one], arrow_type)
     schema = pa.schema([("key", arrow_type)])
     relation = create(schema, ("key",), batches=[pa.record_batch([column], schema=schema)])
@@ -243,15 +236,11 @@ def test_a_relation_that_cannot_be_is_refused(
 
 def test_rows_that_do_not_fit_are_refused_and_change_nothing(create: Create) -> None:
     relation = create(highest=3)
-    with pytest.raises(
-        BadInput, match=r"customers has the columns \(country: string, .*the rows have \(other: int8\)"
-    ):
+    with pytest.raises(BadInput, match=r"customers has the columns \(country: string, .*the rows have \(other: int8\)"):
         relation.append(pa.record_batch({"other": pa.array([1], pa.int8())}), "load 1", 3)
     with pytest.raises(BadInput, match="customers: key column 'number' is null in 1 rows"):
         relation.append(rows_of([("a", 1, 1), ("a", None, 2)]), "load 1", 3)
-    with pytest.raises(
-        BadInput, match="customers, load load 1: highest surrogate key 2 is below 3 of version 1"
-    ):
+    with pytest.raises(BadInput, match="customers, load load 1: highest surrogate key 2 is below 3 of version 1"):
         relation.append(numbered([1]), "load 1", 2)
     with pytest.raises(BadInput, match="customers: rows need the id of the load"):
         relation.append(numbered([1]), "", 3)

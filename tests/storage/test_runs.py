@@ -256,9 +256,7 @@ def test_another_process_reads_a_run_by_its_json(sealed: tuple[RunFiles, RunName
         "print(sum(RunFiles(pathlib.Path(sys.argv[1])).open(run).block(1).column(0).to_pylist()))"
     )
     arguments = [sys.executable, "-c", script, str(path.parent), json.dumps(run.to_json())]
-    assert int(subprocess.run(arguments, check=True, capture_output=True, timeout=60).stdout) == sum(
-        range(50)
-    )
+    assert int(subprocess.run(arguments, check=True, capture_output=True, timeout=60).stdout) == sum(range(50))
     assert store.runs() == [run.name], "opening the folder again swept nothing that is published"
 
 
@@ -287,9 +285,7 @@ def test_a_missing_file_is_named(sealed: tuple[RunFiles, RunName, Path]) -> None
 
 
 @pytest.mark.parametrize("metadata", [None, {b"headrace_format": b"headrace-run-999"}])
-def test_an_arrow_file_of_another_format_is_named(
-    tmp_path: Path, metadata: dict[bytes, bytes] | None
-) -> None:
+def test_an_arrow_file_of_another_format_is_named(tmp_path: Path, metadata: dict[bytes, bytes] | None) -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, SCHEMA, metadata=metadata):
         pass

@@ -84,9 +84,7 @@ def tables(batch_id: int, rows: int = 10) -> dict[str, pa.Table]:
     }
 
 
-def publish(
-    folder: Path, batch_id: int, contents: Mapping[str, pa.Table], attempt: str = "first"
-) -> LoadPackage:
+def publish(folder: Path, batch_id: int, contents: Mapping[str, pa.Table], attempt: str = "first") -> LoadPackage:
     packages = LoadPackages(DurableFolder(folder), PIPELINE)
     load_id = LoadId(PIPELINE, batch_id)
     stamps = {name: packages.write_table(load_id, attempt, name, table) for name, table in contents.items()}

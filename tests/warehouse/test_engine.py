@@ -32,9 +32,7 @@ def test_a_file_held_by_another_process_is_reported_with_its_holder(tmp_path: Pa
     with _held(path, "writing", seconds=60) as holder:
         engine = connect(f"duckdb:///{path}", longest_wait_seconds=0.1)
         started = time.monotonic()
-        with pytest.raises(
-            WarehouseBusy, match=rf"is held by .*PID {holder}.* within 0.1 s: close that program"
-        ):
+        with pytest.raises(WarehouseBusy, match=rf"is held by .*PID {holder}.* within 0.1 s: close that program"):
             engine.connect()
         assert time.monotonic() - started < 5
 

@@ -83,12 +83,8 @@ def test_orphans_are_found(loaded: Engine, tmp_path: Path) -> None:
 def test_duplicates_would_be_found(url: str) -> None:
     engine = connect(url)
     with engine.begin() as connection:  # without the constraint that keeps them out
-        connection.execute(
-            text("CREATE TABLE fact_order (source_system TEXT, order_no TEXT, payment_no TEXT)")
-        )
-        connection.execute(
-            text("INSERT INTO fact_order VALUES ('web','1','1'), ('web','1','1'), ('store','1','1')")
-        )
+        connection.execute(text("CREATE TABLE fact_order (source_system TEXT, order_no TEXT, payment_no TEXT)"))
+        connection.execute(text("INSERT INTO fact_order VALUES ('web','1','1'), ('web','1','1'), ('store','1','1')"))
     assert run_query(engine, "duplicates").to_pylist() == [
         {"source_system": "web", "order_no": "1", "payment_no": "1", "copies": 2}
     ]
@@ -129,13 +125,9 @@ def test_whatever_could_write_is_refused(
 
 
 def test_mistakes_are_explained(loaded: Engine) -> None:
-    with pytest.raises(
-        BadQuery, match=r"no query is named 'sale': use one of .*sales_by_method.*or write a SELECT"
-    ):
+    with pytest.raises(BadQuery, match=r"no query is named 'sale': use one of .*sales_by_method.*or write a SELECT"):
         run_query(loaded, "sale")
-    with pytest.raises(
-        BadQuery, match=r"one statement that only reads, such as a SELECT; this has SELECT, DROP"
-    ):
+    with pytest.raises(BadQuery, match=r"one statement that only reads, such as a SELECT; this has SELECT, DROP"):
         run_query(loaded, "SELECT 1; DROP TABLE fact_order")
     with pytest.raises(BadQuery, match=r"the query failed: .*nonsense"):
         run_query(loaded, "SELECT * FROM nonsense")

@@ -90,9 +90,7 @@ def test_a_changed_table_is_refused(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(
-        CorruptPackage, match=r"file demo/tables/00000000/first/rows.arrow of load package demo/0"
-    ):
+    with pytest.raises(CorruptPackage, match=r"file demo/tables/00000000/first/rows.arrow of load package demo/0"):
         package.table("rows")
 
 
@@ -117,18 +115,14 @@ def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
     _publish(tmp_path, 0)
     path = tmp_path / "demo/packages/00000000.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
-    with pytest.raises(
-        ForeignPackage, match=r"demo/packages/00000000.json has format 2.*reads up to 1: run the newer"
-    ):
+    with pytest.raises(ForeignPackage, match=r"demo/packages/00000000.json has format 2.*reads up to 1: run the newer"):
         LoadPackages(DurableFolder(tmp_path), "demo").latest()
 
 
 def test_a_table_that_was_not_written_cannot_be_published(tmp_path: Path) -> None:
     packages = LoadPackages(DurableFolder(tmp_path), "demo")
     missing = FileStamp("demo/tables/00000000/0/rows.arrow", 1, "0")
-    with pytest.raises(
-        PackageError, match=r"'rows' is to be published, but its file demo/tables/.* does not exist"
-    ):
+    with pytest.raises(PackageError, match=r"'rows' is to be published, but its file demo/tables/.* does not exist"):
         packages.publish(LoadId("demo", 0), {"rows": missing}, {}, {})
     assert packages.latest() is None
 

@@ -122,9 +122,7 @@ def test_a_package_refused_in_the_middle_leaves_nothing(
     assert load(engine, publish(tmp_path, 2, tables(2)))
 
 
-def test_a_process_that_dies_before_the_ledger_leaves_nothing(
-    engine: Engine, url: str, tmp_path: Path
-) -> None:
+def test_a_process_that_dies_before_the_ledger_leaves_nothing(engine: Engine, url: str, tmp_path: Path) -> None:
     package = publish(tmp_path, 0, tables(0, rows=1_000))
     dying = textwrap.dedent(
         """
@@ -148,9 +146,7 @@ def test_a_process_that_dies_before_the_ledger_leaves_nothing(
         load(engine, LoadPackages(DurableFolder(Path(sys.argv[2])), "demo").latest())
         """
     )
-    died = subprocess.run(
-        [sys.executable, "-c", dying, url, tmp_path], capture_output=True, text=True, check=False
-    )
+    died = subprocess.run([sys.executable, "-c", dying, url, tmp_path], capture_output=True, text=True, check=False)
     assert (died.returncode, died.stdout) == (42, "1000\n"), died.stderr  # the facts were in, uncommitted
     assert _census(engine) == EMPTY
     assert load(engine, package)
@@ -159,9 +155,7 @@ def test_a_process_that_dies_before_the_ledger_leaves_nothing(
 
 def test_another_package_under_a_loaded_id_is_refused(engine: Engine, tmp_path: Path) -> None:
     load(engine, publish(tmp_path / "one", 0, tables(0)))
-    with pytest.raises(
-        PackageMismatch, match=r"has loaded another package as demo/00000000 .*start both over"
-    ):
+    with pytest.raises(PackageMismatch, match=r"has loaded another package as demo/00000000 .*start both over"):
         load(engine, publish(tmp_path / "other", 0, tables(0, rows=3)))
 
 
@@ -192,9 +186,7 @@ def test_values_that_do_not_fit_are_refused_with_the_expected_types(engine: Engi
 
 def test_a_null_is_refused_with_its_column(engine: Engine, tmp_path: Path) -> None:
     orders = with_column(facts(0, 2), "customer_key", [None, 2])
-    with pytest.raises(
-        PackageMismatch, match=r"fact_order of load package demo/00000000 .*'customer_key' with null"
-    ):
+    with pytest.raises(PackageMismatch, match=r"fact_order of load package demo/00000000 .*'customer_key' with null"):
         load(engine, publish(tmp_path, 0, {"fact_order": orders}))
 
 

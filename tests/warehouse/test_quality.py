@@ -66,9 +66,7 @@ def test_duplicates_in_the_package_are_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize("column", ["amount", "customer_key", "order_no"])
 def test_an_expectation_that_fails_to_run_is_no_bad_data(tmp_path: Path, column: str) -> None:
     package = publish(tmp_path, 0, {"fact_order": facts(0, 6).drop_columns([column])})
-    with pytest.raises(
-        GateFailure, match=rf"load demo/00000000: expect_.* on .*{column}.* could not be checked"
-    ):
+    with pytest.raises(GateFailure, match=rf"load demo/00000000: expect_.* on .*{column}.* could not be checked"):
         check(package)
 
 

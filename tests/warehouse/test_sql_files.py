@@ -20,9 +20,7 @@ def test_the_folders_of_the_warehouse_are_there() -> None:
 
 @pytest.mark.parametrize(("folder", "name"), FILES)
 def test_a_file_holds_one_statement(folder: str, name: str) -> None:
-    statement = sql_files.read(folder, name).replace(
-        ":load_id", "$load_id"
-    )  # DuckDB's spelling of a parameter
+    statement = sql_files.read(folder, name).replace(":load_id", "$load_id")  # DuckDB's spelling of a parameter
     assert len(duckdb.extract_statements(statement)) == 1
 
 

@@ -116,9 +116,7 @@ class _SideTable:
         self.rows.append(batch)
         self._table.insert(hashes)
 
-    def matches(
-        self, views: Sequence[ColumnView], keys: KeyHashes, limit: int
-    ) -> Iterator[tuple[Index, Index]]:
+    def matches(self, views: Sequence[ColumnView], keys: KeyHashes, limit: int) -> Iterator[tuple[Index, Index]]:
         """Pairs (arriving row, stored row) with equal keys, in bounded pieces."""
         for arriving, stored in self._table.probe(keys.hashes, keys.valid, limit):
             if self._hash_proves:
@@ -131,9 +129,7 @@ class _SideTable:
                 yield arriving[equal], stored[equal]
 
 
-def _without_nulls(
-    batch: pa.RecordBatch, keys: KeyHashes
-) -> tuple[pa.RecordBatch, NDArray[np.uint64]]:
+def _without_nulls(batch: pa.RecordBatch, keys: KeyHashes) -> tuple[pa.RecordBatch, NDArray[np.uint64]]:
     if keys.valid is None:
         return batch, keys.hashes
     return batch.filter(pa.array(keys.valid)), keys.hashes[keys.valid]
