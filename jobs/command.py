@@ -9,6 +9,7 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from etl.errors import HeadraceError, TransientError
@@ -18,10 +19,13 @@ DONE, FAILED, TRY_AGAIN = 0, 1, 75
 DEMO_FOLDER = Path("build/demo")
 
 app = typer.Typer(
-    help="Headrace: the ETL component of an active data warehouse.", no_args_is_help=True, add_completion=False,
+    help="Headrace: the ETL component of an active data warehouse.",
+    no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
 )
-console = Console()
+# A file or a pipe has no width to wrap at.
+console = Console(width=None if sys.stdout.isatty() else 1_000)
 
 
 @app.command()
@@ -31,10 +35,16 @@ def demo(
     resume: Annotated[bool, typer.Option("--continue", help="Go on with a run that was broken off.")] = False,
 ) -> None:
     """Run the main job end to end on generated feeds and compare every count with the known numbers."""
-    from jobs.demo import run_demo  # Spark is slow to import, and the other commands do not need it
+    from jobs.demo import run_demo, warehouse_file  # Spark is slow to import, and the other commands do not need it
     from jobs.demo_feeds import FeedSettings
 
-    if not run_demo(folder, FeedSettings(orders=orders), console, resume):
+    as_known = run_demo(folder, FeedSettings(orders=orders), console, resume)
+    program = sys.argv[0] if Path(sys.argv[0]).name == "headrace" else "headrace"
+    where = "" if folder == DEMO_FOLDER else f" --warehouse duckdb:///{warehouse_file(folder)}"
+    console.print("\nInspect the tables by SQL:")
+    for query in ("sales_by_method", '"select * from fact_order limit 5"'):
+        console.print(f"  {program} inspect {query}{where}", highlight=False, soft_wrap=True)
+    if not as_known:
         console.print("[bold red]some counts differ from the known numbers[/]")
         raise typer.Exit(FAILED)
 
@@ -74,17 +84,17 @@ def main() -> None:
     try:
         app(standalone_mode=True)
     except (HeadraceError, WarehouseError) as error:
-        Console(stderr=True).print(f"headrace: {error}", style="red", highlight=False, markup=False)
+        Console(stderr=True).print(f"headrace: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
         sys.exit(TRY_AGAIN if isinstance(error, TransientError | WarehouseBusy) else FAILED)
 
 
 def _print_table(table: pa.Table) -> None:
-    shown = Table(show_edge=False, pad_edge=False)
+    shown = Table(box=None, pad_edge=False, header_style="bold")
     for field in table.schema:
         number = pa.types.is_integer(field.type) or pa.types.is_decimal(field.type) or pa.types.is_floating(field.type)
         shown.add_column(field.name, justify="right" if number else "left")
     for row in table.to_pylist():
-        shown.add_row(*("" if value is None else str(value) for value in row.values()))
+        shown.add_row(*("" if value is None else escape(str(value)) for value in row.values()))
     console.print(shown, highlight=False)
 
 

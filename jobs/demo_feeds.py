@@ -71,9 +71,7 @@ class FeedSettings:
         for field in fields(self):
             lowest = 1 if field.name in ("orders", "files", "customers", "products") else 0
             if getattr(self, field.name) < lowest:
-                raise ValueError(
-                    f"FeedSettings.{field.name} is {getattr(self, field.name)}; use {lowest} or more"
-                )
+                raise ValueError(f"FeedSettings.{field.name} is {getattr(self, field.name)}; use {lowest} or more")
         if self.late_orders + self.late_payments and self.files <= FIRST_LATE_FILE:
             raise ValueError(
                 f"late rows come in file {FIRST_LATE_FILE} or later, but there are only {self.files} files: "
@@ -227,9 +225,7 @@ def _deal(
     fates[random.choice(candidates, size=count, replace=False)] = fate
 
 
-def _order_lines(
-    random: np.random.Generator, settings: FeedSettings, placed: _PlacedOrders, fates: Integers
-) -> _Lines:
+def _order_lines(random: np.random.Generator, settings: FeedSettings, placed: _PlacedOrders, fates: Integers) -> _Lines:
     happened = placed.ordered.copy()
     _make_late(random, happened, fates == _Fate.LATE_ORDER)
     columns = zip(
@@ -385,9 +381,7 @@ def _distinct(source: Integers, member: Integers) -> int:
 
 def _timestamps(instants: Integers) -> list[str]:
     start = np.datetime64(FIRST_HOUR.replace(tzinfo=None), "ms")
-    stamps: list[str] = np.datetime_as_string(
-        start + instants.astype("timedelta64[ms]"), timezone="UTC"
-    ).tolist()
+    stamps: list[str] = np.datetime_as_string(start + instants.astype("timedelta64[ms]"), timezone="UTC").tolist()
     return stamps
 
 

@@ -47,7 +47,10 @@ def side_schemas() -> tuple[pa.Schema, pa.Schema]:
 
 
 def read_feeds(spark: SparkSession, folder: Path, files_per_load: int = 1) -> DataFrame:
-    """Both feeds as one stream of (feed, line); each load takes so many files of each."""
+    """Both feeds as one stream, parsed; each load takes so many files of each.
+
+    Parsed here and not in each load, Spark is told once how.
+    """
     orders, payments = (
         spark.readStream.format("text")
         .option("maxFilesPerTrigger", files_per_load)
@@ -55,22 +58,21 @@ def read_feeds(spark: SparkSession, folder: Path, files_per_load: int = 1) -> Da
         .select(sf.lit(feed).alias("feed"), sf.col("value").alias("line"))
         for feed in FEEDS
     )
-    return orders.union(payments)
+    return parsed(orders.union(payments))
 
 
 def parsed(lines: DataFrame) -> DataFrame:
-    """Lines as the correlate host takes them: good rows by side, malformed ones aside with their reason."""
-    rows = [
+    """Rows of (feed, line) as the correlate host takes them: good ones by side, malformed ones aside with a reason."""
+    order, payment = (
         sf.when(sf.col("feed") == feed, sf.from_json("line", schema))
         for feed, schema in zip(FEEDS, (ORDERS, PAYMENTS), strict=True)
-    ]
-    read = lines.select("feed", "line", rows[0].alias("order"), rows[1].alias("payment"))
+    )
+    read = lines.select("feed", "line", order.alias("order"), payment.alias("payment"))
     detail = sf.coalesce(_defect("orders", "order", ORDERS), _defect("payments", "payment", PAYMENTS))
     judged = read.withColumn("detail", detail)
     side = sf.when(sf.col("detail").isNotNull(), -1).when(sf.col("feed") == "orders", 0).otherwise(1)
-    return judged.select(
-        *tagged(side, [sf.col("order"), sf.col("payment")], sf.struct("feed", "detail", sf.col("line").alias("payload")))
-    )
+    aside = sf.struct("feed", "detail", sf.col("line").alias("payload"))
+    return judged.select(*tagged(side, [sf.col("order"), sf.col("payment")], aside))
 
 
 def _defect(feed: str, row: str, schema: StructType) -> Column:

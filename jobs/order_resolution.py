@@ -56,7 +56,7 @@ class Relations:
 
 @dataclass(frozen=True)
 class Resolved:
-    """One load against one version of each relation: facts, rows for quarantine, and what each relation has to learn."""
+    """One load against one version of each relation: facts, rows for quarantine, and what each relation must learn."""
 
     facts: pa.Table
     unknown_codes: pa.Table
@@ -110,9 +110,7 @@ def resolve(correlated: pa.Table, relations: Relations, load_id: str) -> Resolve
     )
 
 
-def _opened(
-    folder: Path, name: str, schema: pa.Schema, key: tuple[str, ...], rows: pa.Table | None = None
-) -> Relation:
+def _opened(folder: Path, name: str, schema: pa.Schema, key: tuple[str, ...], rows: pa.Table | None = None) -> Relation:
     if (folder / name).exists():
         return open_relation(folder / name)
     return create_relation(folder / name, name, schema, key, batches=[] if rows is None else rows.to_batches())

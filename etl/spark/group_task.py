@@ -1,8 +1,9 @@
 """The part of the correlate host that runs in a Spark task: one partition group of one micro-batch.
 
 What it returns are rows (kind, number, payload): Arrow IPC streams of results, late rows and rows put aside, and small
-JSON documents with counts and the name of the new snapshot. The snapshot itself is a durable file, named for the
-load, the group and the attempt, so that a retried or speculative task never touches what another one wrote.
+JSON documents with counts, the name of the new snapshot, or an error of ours. The snapshot itself is a durable file,
+named for the load, the group and the attempt, so that a retried or speculative task never touches what another one
+wrote.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from etl import joins
+from etl.errors import TerminalError
+from etl.spark.correlation import Correlation
 from etl.storage.durable import DurableFolder, FileStamp
 
-RESULTS, LATE, ASIDE, SNAPSHOT, COUNTS = "results", "late", "aside", "snapshot", "counts"
+RESULTS, LATE, ASIDE, SNAPSHOT, COUNTS, FAILURE = "results", "late", "aside", "snapshot", "counts", "failure"
 OUTPUT = pa.schema([("kind", pa.string()), ("number", pa.int32()), ("payload", pa.binary())])
 
 
@@ -27,15 +30,9 @@ OUTPUT = pa.schema([("kind", pa.string()), ("number", pa.int32()), ("payload", p
 class GroupTask:
     """Called by `mapInArrow` with the group's record batches; everything in it travels to the worker."""
 
-    join: str
-    sides: tuple[bytes, ...]
-    on: tuple[tuple[str, str], ...]
-    memory_bytes: int
-    settings: Mapping[str, object]
-    folder: str
+    plan: Correlation
     load_id: str
     attempt: str
-    event_times: tuple[str | None, ...]
     watermarks: Mapping[int, int]
     snapshots: Mapping[int, FileStamp]
 
@@ -43,31 +40,45 @@ class GroupTask:
         context = TaskContext.get()
         assert context is not None
         group = context.partitionId()
-        folder = DurableFolder(Path(self.folder))
+        try:
+            collected, stamp = self._run(batches, group, context.taskAttemptId())
+        except TerminalError as error:
+            # Raised here it would be tried again in vain and arrive as text; handed back it stays what it is.
+            failure = {"error": type(error).__name__, "message": f"load {self.load_id}, group {group}: {error}"}
+            yield _output(FAILURE, group, json.dumps(failure).encode())
+        else:
+            yield from collected.outputs(group, stamp)
+
+    def _run(self, batches: Iterable[pa.RecordBatch], group: int, task_attempt: int) -> tuple[_Collected, FileStamp]:
+        folder = DurableFolder(Path(self.plan.folder))
         operator = self._operator(folder, group)
-        collected = _Collected([pa.ipc.read_schema(pa.py_buffer(schema)) for schema in self.sides])
+        collected = _Collected(len(self.plan.sides))
         for batch in batches:
             self._feed(operator, batch, collected)
         while operator.work(joins.WorkBudget(), collected.results.append) is joins.Progress.MORE:
             pass
         # Spark's task attempts count anew after a restart of the driver: both are needed to make the name its own.
-        name = f"{self.load_id}/group-{group:04d}-{self.attempt}-{context.taskAttemptId()}.snapshot"
+        name = f"{self.load_id}/group-{group:04d}-{self.attempt}-{task_attempt}.snapshot"
         stamp = folder.put(name, [operator.snapshot().to_bytes()])
         operator.close()
-        yield from collected.outputs(group, stamp)
+        return collected, stamp
 
     def _operator(self, folder: DurableFolder, group: int) -> joins.Operator:
         stamp = self.snapshots.get(group)
         if stamp is not None:
-            return joins.restore(joins.Snapshot.from_bytes(folder.read(stamp), origin=stamp.name))
-        schemas = [pa.ipc.read_schema(pa.py_buffer(schema)) for schema in self.sides]
+            return joins.restore(joins.Snapshot.from_bytes(folder.read(stamp), origin=str(folder.path(stamp.name))))
+        plan = self.plan
         return joins.build(
-            self.join, sides=schemas, on=self.on, memory_bytes=self.memory_bytes, **self.settings  # type: ignore[arg-type]
+            plan.join,
+            sides=list(plan.sides),
+            on=plan.on,
+            memory_bytes=plan.memory_bytes,
+            **plan.settings,  # type: ignore[arg-type]
         )
 
     def _feed(self, operator: joins.Operator, batch: pa.RecordBatch, collected: _Collected) -> None:
         sides = batch.column("side")
-        for side, schema in enumerate(collected.schemas):
+        for side, schema in enumerate(self.plan.sides):
             chosen = batch.column(f"row_{side}").filter(pc.equal(sides, side))
             if len(chosen) == 0:
                 continue
@@ -81,7 +92,7 @@ class GroupTask:
 
     def _without_late(self, side: int, rows: pa.RecordBatch, collected: _Collected) -> pa.RecordBatch:
         """Rows at or above the watermark; the others are handed back. A row without an event time is never late."""
-        column = self.event_times[side]
+        column = self.plan.event_times[side]
         if column is None:
             return rows
         event_time = rows.column(column).cast(pa.int64())
@@ -101,13 +112,12 @@ class GroupTask:
 class _Collected:
     """What one group has to say."""
 
-    def __init__(self, schemas: list[pa.Schema]) -> None:
-        self.schemas = schemas
+    def __init__(self, sides: int) -> None:
         self.results: list[pa.RecordBatch] = []
         self.aside: list[pa.RecordBatch] = []
-        self.late: list[list[pa.RecordBatch]] = [[] for _ in schemas]
-        self.rows = [0] * len(schemas)
-        self.event_time: list[int | None] = [None] * len(schemas)
+        self.late: list[list[pa.RecordBatch]] = [[] for _ in range(sides)]
+        self.rows = [0] * sides
+        self.event_time: list[int | None] = [None] * sides
 
     def outputs(self, group: int, snapshot: FileStamp) -> Iterator[pa.RecordBatch]:
         yield _output(SNAPSHOT, group, json.dumps(list(snapshot)).encode())
@@ -123,7 +133,9 @@ class _Collected:
 
 
 def _output(kind: str, number: int, payload: bytes) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([kind]), pa.array([number], pa.int32()), pa.array([payload])], schema=OUTPUT)
+    return pa.RecordBatch.from_arrays(
+        [pa.array([kind]), pa.array([number], pa.int32()), pa.array([payload])], schema=OUTPUT
+    )
 
 
 def _stream(batches: list[pa.RecordBatch]) -> bytes:

@@ -25,8 +25,7 @@ _NO_JAVA = (
 
 def local_session(name: str, log_file: Path, master: str = "local[*]", **settings: str) -> SparkSession:
     """A session with what the hosts need; `settings` are further Spark settings, dots written as double underscores."""
-    if not _has_java():
-        raise BadInput(_NO_JAVA)
+    require_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.appName(name).master(master)
     for option, value in {**_SETTINGS, **{key.replace("__", "."): value for key, value in settings.items()}}.items():
@@ -38,6 +37,19 @@ def local_session(name: str, log_file: Path, master: str = "local[*]", **setting
     return session
 
 
+def require_java() -> None:
+    """BadInput when there is no Java, for callers that want to know before they begin."""
+    home = os.environ.get("JAVA_HOME")
+    found = (Path(home) / "bin" / "java").exists() if home else shutil.which("java") is not None
+    if not found:
+        raise BadInput(_NO_JAVA)
+
+
+# Without the larger stack, stopping a query during a Python foreachBatch ends in a StackOverflowError. The other two
+# suit short jobs on few cores, where compiling and collecting in the background take the cores from the work; a
+# long-running job with large loads may be better off without them.
+_JAVA_OPTIONS = "-Xss16m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -45,17 +57,17 @@ _SETTINGS = {
     # A group is a partition: adaptive execution must not merge them.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "4",
-    # Without the larger stack, stopping a query during a Python foreachBatch ends in a StackOverflowError.
-    "spark.driver.extraJavaOptions": "-Xss16m -Dio.netty.tryReflectionSetAccessible=true",
+    "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+    # The default starts a program for each look at a local file, 42 in a load; this one 9. Its rename is not exclusive:
+    # a pipeline's own lock, not Spark, keeps a second run away.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.python.daemon.module": "etl.spark.worker_daemon",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-
-
-def _has_java() -> bool:
-    home = os.environ.get("JAVA_HOME")
-    return (Path(home) / "bin" / "java").exists() if home else shutil.which("java") is not None
 
 
 @contextmanager

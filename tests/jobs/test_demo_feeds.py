@@ -54,9 +54,7 @@ NOTHING_SPECIAL = dict.fromkeys(
     ids=lambda settings: f"seed-{settings.seed}",
 )
 @pytest.mark.parametrize("files_per_load", [1, 2])
-def test_known_numbers_hold_by_definition(
-    tmp_path: Path, settings: FeedSettings, files_per_load: int
-) -> None:
+def test_known_numbers_hold_by_definition(tmp_path: Path, settings: FeedSettings, files_per_load: int) -> None:
     known = write_feeds(tmp_path, settings)
     assert known == _count_by_definition(tmp_path, files_per_load)
     assert known == KnownNumbers.from_json((tmp_path / "known.json").read_text())
@@ -92,9 +90,7 @@ def test_natural_keys_overlap_between_the_source_systems(tmp_path: Path) -> None
     write_feeds(tmp_path, SMALL)
     orders, _ = _good_rows(tmp_path, "orders", files_per_load=1)
     for column in ("order_no", "customer_no", "product_no"):
-        keys = {
-            system: {row[column] for row in orders if row["source_system"] == system} for system in SYSTEMS
-        }
+        keys = {system: {row[column] for row in orders if row["source_system"] == system} for system in SYSTEMS}
         assert keys["web"] & keys["store"]
 
 
