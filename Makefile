@@ -10,13 +10,13 @@ READY  := $(VENV)/.ready
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(READY) java ## run the main job end to end on generated feeds (starts over each time)
+demo: java $(READY) ## run the main job end to end on generated feeds (starts over each time)
 	@$(BIN)/headrace demo
 
-test: check java ## lint, type-check and run the default tests
+test: java check ## lint, type-check and run the default tests
 	@$(BIN)/pytest
 
-test-slow: $(READY) java ## the default tests and the long ones
+test-slow: java $(READY) ## the default tests and the long ones
 	@HEADRACE_EXAMPLES=20 $(BIN)/pytest -m 'slow or not slow'
 
 check: $(READY) ## ruff and mypy, nothing run
