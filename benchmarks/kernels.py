@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from functools import partial
+from typing import NamedTuple
 
 import duckdb
 import numpy as np
@@ -12,9 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.runner import Case, Subject, Subjects, main
+from etl.kernels.blocks import BlockColumn, block_column, equal_in_blocks, gather_from_blocks, probe_blocks
 from etl.kernels.chunks import Pairs
 from etl.kernels.columns import view
 from etl.kernels.compare import equal_rows
+from etl.kernels.filters import build_filter, empty_filter, filter_words, may_hold
 from etl.kernels.hash_table import HashTable, build
 from etl.kernels.hashing import hash_columns
 from etl.kernels.merge import merge_band, merge_equal
@@ -25,7 +28,7 @@ Hashes = npt.NDArray[np.uint64]
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    """Hashing, hash tables of three sizes, batches, sorted probes, comparing, scatters and merges."""
+    """Hashing, hash tables of three sizes, batches, sorted probes, comparing, scatters, merges, blocks, filters."""
     rows = 20_000 if quick else 1_000_000
     yield Case("hash 17-byte strings", partial(hash_strings, rows), rows=rows, digest=_distinct)
     yield Case("hash int64", partial(hash_integers, rows), rows=rows, digest=_distinct)
@@ -38,6 +41,7 @@ def cases(quick: bool) -> Iterator[Case]:
     yield Case("scatter to 60 partitions", partial(scatter_rows, rows, 60), rows=rows)
     yield Case("merge two sorted runs on equality", partial(merge_duplicates, rows), rows=2 * rows)
     yield Case("merge two sorted runs on a band", partial(merge_in_a_band, rows), rows=2 * rows)
+    yield from block_cases(Stored(10, 2_000, 3, 500) if quick else Stored(100, 100_000, 30, 10_000))
 
 
 def hash_strings(rows: int) -> Subjects:
@@ -186,6 +190,164 @@ def _rows_found(answer: object) -> npt.NDArray[np.int64]:
     if isinstance(answer, list):
         return np.concatenate([rows for _, rows in answer])
     return np.asarray(answer)
+
+
+class Stored(NamedTuple):
+    """A relation in blocks, and the batches that ask it: enough of them that their rows do not stay in the cache."""
+
+    blocks: int
+    block_rows: int
+    batches: int
+    batch_rows: int
+
+    @property
+    def rows(self) -> int:
+        return self.blocks * self.block_rows
+
+    def places(self) -> list[tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]]:
+        """Random stored rows, a batch at a time."""
+        picks = np.random.default_rng(10).integers(0, self.rows, (self.batches, self.batch_rows))
+        return [((pick // self.block_rows).astype(np.int32), pick % self.block_rows) for pick in picks]
+
+    def flat(self) -> list[pa.Array]:
+        """The same rows, numbered through all blocks."""
+        return [pa.array(block.astype(np.int64) * self.block_rows + row) for block, row in self.places()]
+
+    def column(self, values: pa.Array) -> BlockColumn:
+        return block_column([values.slice(block * self.block_rows, self.block_rows) for block in range(self.blocks)])
+
+
+def block_cases(stored: Stored) -> Iterator[Case]:
+    """One call per batch for all blocks, beside peers that get all blocks in one piece.
+
+    The peers read the arrays whose addresses ours get, and so keep them alive.
+    """
+    asked = stored.batches * stored.batch_rows
+    relation = f"{stored.blocks:,} blocks of {stored.block_rows:,} rows, {stored.batches} x {stored.batch_rows:,}"
+    yield Case(f"probe {relation}", partial(probe_in_blocks, stored), rows=asked)
+    yield Case(f"compare in {relation}", partial(compare_in_blocks, stored), rows=asked, expected=asked)
+    yield Case(f"gather int64 from {relation}", partial(gather_integers, stored), rows=asked)
+    yield Case(f"gather strings from {relation}", partial(gather_strings, stored), rows=asked)
+    yield Case(f"ask the filters of {relation}", partial(ask_filters, stored), rows=asked)
+    yield Case("build a filter", partial(build_filters, stored.block_rows), rows=stored.block_rows)
+
+
+def probe_in_blocks(stored: Stored) -> Subjects:
+    hashes, blocks, batches = _hash_blocks(stored)
+    starts, addresses = np.arange(stored.blocks + 1), _addresses_of(blocks)
+    block_rows = np.full(stored.blocks, stored.block_rows)
+
+    def in_blocks() -> npt.NDArray[np.int64]:
+        chunks = [
+            chunk for segment, asked in batches for chunk in probe_blocks(starts, addresses, block_rows, segment, asked)
+        ]
+        return np.concatenate([chunk.block.astype(np.int64) * stored.block_rows + chunk.row for chunk in chunks])
+
+    return {
+        "headrace": in_blocks,
+        "numpy searchsorted": lambda: np.concatenate([np.searchsorted(hashes, asked) for _, asked in batches]),
+    }
+
+
+def compare_in_blocks(stored: Stored) -> Subjects:
+    """A key of an int32 and a 17-byte string; all pairs are equal, so that nothing is cut short."""
+    columns = [pa.array(np.arange(stored.rows, dtype=np.int32) % 7), _texts(stored.rows)]
+    in_blocks = [stored.column(column) for column in columns]
+    places, flat = stored.places(), stored.flat()
+    keys = [[column.take(rows) for column in columns] for rows in flat]
+    views = [[view(key) for key in batch] for batch in keys]
+    positions = np.arange(stored.batch_rows)
+
+    def by_arrow(batch: int) -> int:
+        equal = [pc.equal(column.take(flat[batch]), key) for column, key in zip(columns, keys[batch], strict=True)]
+        return int(pc.sum(pc.and_(*equal)).as_py())
+
+    return {
+        "headrace": lambda: sum(
+            int(equal_in_blocks(batch_views, positions, in_blocks, block, row).sum())
+            for batch_views, (block, row) in zip(views, places, strict=True)
+        ),
+        "arrow take, equal": lambda: sum(by_arrow(batch) for batch in range(stored.batches)),
+    }
+
+
+def gather_integers(stored: Stored) -> Subjects:
+    return _gathering(stored, pa.array(np.arange(stored.rows)))
+
+
+def gather_strings(stored: Stored) -> Subjects:
+    return _gathering(stored, _texts(stored.rows))
+
+
+def ask_filters(stored: Stored) -> Subjects:
+    """Half of the keys are there; NumPy reads the same filters."""
+    _, blocks, batches = _hash_blocks(stored)
+    words = filter_words(stored.block_rows)
+    all_filters = empty_filter(stored.blocks * words).reshape(stored.blocks, words)
+    all_filters[:] = [build_filter(block, words) for block in blocks]
+    starts, addresses = np.arange(stored.blocks + 1), _addresses_of(list(all_filters))
+    sizes = np.full(stored.blocks, words)
+    absent = _random_hashes(stored.batch_rows // 2, seed=11)
+    asked = [(segment, np.append(absent, hashes[absent.size :])) for segment, hashes in batches]
+
+    def by_numpy(segment: npt.NDArray[np.int32], hashes: Hashes) -> npt.NDArray[np.bool_]:
+        places, bits = _bits_by_numpy(hashes, words)
+        held: npt.NDArray[np.bool_] = (all_filters[segment[:, np.newaxis], places] & bits != 0).all(axis=1)
+        return held
+
+    return {
+        "headrace": lambda: np.concatenate([may_hold(starts, addresses, sizes, *batch) for batch in asked]),
+        "numpy": lambda: np.concatenate([by_numpy(*batch) for batch in asked]),
+    }
+
+
+def build_filters(rows: int) -> Subjects:
+    hashes, words = _random_hashes(rows), filter_words(rows)
+
+    def by_numpy() -> Hashes:
+        built = np.zeros(words, dtype=np.uint64)
+        np.bitwise_or.at(built, *_bits_by_numpy(hashes, words))
+        return built
+
+    return {"headrace": lambda: build_filter(hashes, words), "numpy bitwise_or.at": by_numpy}
+
+
+def _gathering(stored: Stored, values: pa.Array) -> Subjects:
+    column, places, flat = stored.column(values), stored.places(), stored.flat()
+    return {
+        "headrace": lambda: pa.chunked_array([gather_from_blocks(column, values.type, *place) for place in places]),
+        "arrow take": lambda: pa.chunked_array([values.take(rows) for rows in flat]),
+    }
+
+
+def _hash_blocks(stored: Stored) -> tuple[Hashes, list[Hashes], list[tuple[npt.NDArray[np.int32], Hashes]]]:
+    """Sorted hashes in one piece and in blocks; and batches of hashes that are there, with their segments."""
+    hashes = np.sort(_random_hashes(stored.rows))
+    blocks = np.split(hashes, stored.blocks)
+    places = zip(stored.places(), stored.flat(), strict=True)
+    return hashes, blocks, [(block, hashes[rows.to_numpy()]) for (block, _), rows in places]
+
+
+def _addresses_of(arrays: list[Hashes]) -> Hashes:
+    return np.array([array.ctypes.data for array in arrays], dtype=np.uint64)
+
+
+def _bits_by_numpy(hashes: Hashes, words: int) -> tuple[npt.NDArray[np.int64], Hashes]:
+    """The words of a filter that each hash touches, and its bit in each, after the description in the module."""
+    cell = ((hashes & np.uint64(2**32 - 1)) * np.uint64(words // 8)) >> np.uint64(32)
+    places = cell[:, np.newaxis].astype(np.int64) * 8 + np.arange(8)
+    mixed = hashes + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    numbers = (mixed[:, np.newaxis] >> np.arange(0, 48, 6, dtype=np.uint64)) & np.uint64(63)
+    return places, np.uint64(1) << numbers
+
+
+def _texts(rows: int) -> pa.Array:
+    """The strings of `_strings`, made without a Python object for each."""
+    numbers = pc.utf8_lpad(pc.cast(pa.array(np.arange(rows)), pa.string()), 8, "0")
+    return pc.binary_join_element_wise("customer-", numbers, "")
 
 
 if __name__ == "__main__":

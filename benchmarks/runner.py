@@ -22,6 +22,8 @@ A benchmark module defines `cases(quick)`, which yields cases; `python -m benchm
 - Peak memory is that of one run in a fresh process which has imported the module and made the input: the
   highest resident set during the run, minus the resident set before it. What a library loads on its first use
   is part of it. It needs /proc/self/clear_refs (Linux), and is left out elsewhere or with `--no-memory`.
+- A benchmark that has to measure in another way, such as batch by batch along a stream, yields questions of its own:
+  see `Question`.
 - `--json FILE` writes a list of objects with the keys case, subject, metric, value and unit.
 
 Benchmarks never fail on time: a machine that is busy is not a bug.
@@ -31,6 +33,7 @@ import argparse
 import gc
 import importlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -38,17 +41,32 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["Case", "Cases", "Measure", "Measurement", "Outcome", "Subject", "Subjects", "main", "measure"]
+__all__ = [
+    "Case",
+    "Cases",
+    "Measure",
+    "Measurement",
+    "Outcome",
+    "Question",
+    "Subject",
+    "Subjects",
+    "WrongAnswer",
+    "main",
+    "measure",
+    "reset_peak_memory",
+    "status_bytes",
+    "times",
+]
 
 Subject = Callable[[], object]
 Subjects = Mapping[str, Subject]
-Cases = Callable[[bool], Iterable["Case"]]
+Cases = Callable[[bool], Iterable["Question"]]
 
 
 class Measure(NamedTuple):
@@ -87,6 +105,10 @@ class Case:
         """The subjects, with their input made."""
         return self.subjects() if callable(self.subjects) else self.subjects
 
+    def measure(self, rounds: int) -> list["Measurement"]:
+        """Its subjects in turns."""
+        return measure(self, rounds)
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -103,6 +125,16 @@ class WrongAnswer(Exception):
     """A subject that answers wrong has not been measured at all."""
 
 
+class Question(Protocol):
+    """What a benchmark yields: a `Case`, or something that measures its subjects in a way of its own."""
+
+    @property
+    def name(self) -> str: ...
+
+    def measure(self, rounds: int) -> list[Measurement]:
+        """One list for one table; raises WrongAnswer."""
+
+
 def main(*benchmarks: Cases, arguments: Sequence[str] | None = None) -> int:
     """Run all cases of the given benchmarks as the command line says; returns the exit code."""
     options = _parser().parse_args(arguments)
@@ -112,12 +144,12 @@ def main(*benchmarks: Cases, arguments: Sequence[str] | None = None) -> int:
     for cases in benchmarks:
         for case in cases(options.quick):
             try:
-                measured = measure(case, rounds=3 if options.quick else 7)
+                measured = case.measure(rounds=3 if options.quick else 7)
             except WrongAnswer as wrong:
                 failures += 1
                 console.print(f"[bold red]wrong answer[/] {wrong}", highlight=False)
                 continue
-            if not options.no_memory:
+            if isinstance(case, Case) and not options.no_memory:
                 measured += _peak_memory(cases, measured, options.quick)
             measurements += measured
             console.print(_table(case.name, measured))
@@ -146,6 +178,7 @@ _SECONDS = [(1.0, "s"), (1e-3, "ms"), (1e-6, "us")]
 _MULTIPLES = [(1e9, "G "), (1e6, "M "), (1e3, "k "), (1.0, "")]
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 _MEMORY_OF = "--memory-of"
+_PEAK_MARK = Path("/proc/self/clear_refs")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -214,14 +247,21 @@ def _calls_per_sample(subject: Subject, name: str, judge: _Judge) -> int:
     return max(1, round(_SHORTEST_SAMPLE_SECONDS / (time.perf_counter() - start)))
 
 
+def times(
+    case: str, subject: str, seconds: Sequence[float], first_seconds: float, rows: int | None
+) -> Iterator[Measurement]:
+    """Lines about samples of one subject; the first subject takes `first_seconds`, a sample handles `rows` rows."""
+    typical = median(seconds)
+    yield Measurement(case, subject, "time_median", typical, "s")
+    yield Measurement(case, subject, "time_min", min(seconds), "s")
+    yield Measurement(case, subject, "time_max", max(seconds), "s")
+    yield Measurement(case, subject, "time_ratio", typical / first_seconds, "x")
+    if rows is not None:
+        yield Measurement(case, subject, "throughput", rows / typical, "rows/s")
+
+
 def _lines(case: Case, subject: str, samples: _Samples, first_seconds: float) -> Iterator[Measurement]:
-    typical = median(samples.seconds)
-    yield Measurement(case.name, subject, "time_median", typical, "s")
-    yield Measurement(case.name, subject, "time_min", min(samples.seconds), "s")
-    yield Measurement(case.name, subject, "time_max", max(samples.seconds), "s")
-    yield Measurement(case.name, subject, "time_ratio", typical / first_seconds, "x")
-    if case.rows is not None:
-        yield Measurement(case.name, subject, "throughput", case.rows / typical, "rows/s")
+    yield from times(case.name, subject, samples.seconds, first_seconds, case.rows)
     for name, measures in samples.measures.items():
         yield Measurement(case.name, subject, name, median(m.value for m in measures), measures[0].unit)
 
@@ -250,19 +290,24 @@ def _measure_memory_here(module: str, case_name: str, subject_name: str, size: s
     """In the fresh process: make the input, run one subject once, print what it added to the resident set."""
     cases: Cases = importlib.import_module(module).cases
     case = next(case for case in cases(size == "quick") if case.name == case_name)
-    subject = case.prepare()[subject_name]
-    mark = Path("/proc/self/clear_refs")
-    if not mark.exists():
+    subject = cast(Case, case).prepare()[subject_name]
+    if not _PEAK_MARK.exists():
         return
+    before = reset_peak_memory()
+    subject()
+    print(max(status_bytes("VmHWM") - before, 0))
+
+
+def reset_peak_memory() -> int:
+    """Forget the highest resident set of this process so far; returns the present one."""
     gc.collect()
     reset_the_highest = "5"
-    mark.write_text(reset_the_highest)
-    before = _status_bytes("VmRSS")
-    subject()
-    print(max(_status_bytes("VmHWM") - before, 0))
+    _PEAK_MARK.write_text(reset_the_highest, encoding="ascii")
+    return status_bytes("VmRSS")
 
 
-def _status_bytes(name: str) -> int:
+def status_bytes(name: str) -> int:
+    """A size that Linux keeps about this process, such as VmHWM, its highest resident set."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     line = next(line for line in status.splitlines() if line.startswith(name + ":"))
     return int(line.split()[1]) * 1024
@@ -273,14 +318,18 @@ def _table(title: str, measurements: Sequence[Measurement]) -> Table:
     values = {(line.subject, line.metric): _readable(line.value, line.unit) for line in measurements}
     metrics = list(dict.fromkeys(line.metric for line in measurements))
     others = [metric for metric in metrics if not metric.startswith("time_m")]
-    table = Table(title=title, title_justify="left", title_style="bold")
+    load = f"load of the machine {os.getloadavg()[0]:.1f}"
+    table = Table(title=title, title_justify="left", title_style="bold", caption=load, caption_justify="left")
     table.add_column("subject")
-    for heading in ("time", "min .. max", *(metric.replace("_", " ") for metric in others)):
+    timed = ("time", "min .. max") if "time_median" in metrics else ()
+    for heading in (*timed, *(metric.replace("_", " ") for metric in others)):
         table.add_column(heading, justify="right")
     for subject in dict.fromkeys(line.subject for line in measurements):
-        spread = f"{values[subject, 'time_min']} .. {values[subject, 'time_max']}"
-        cells = (values.get((subject, metric), "") for metric in others)
-        table.add_row(subject, values[subject, "time_median"], spread, *cells)
+        cells = [values.get((subject, metric), "") for metric in others]
+        if timed:
+            spread = f"{values[subject, 'time_min']} .. {values[subject, 'time_max']}"
+            cells = [values[subject, "time_median"], spread, *cells]
+        table.add_row(subject, *cells)
     return table
 
 

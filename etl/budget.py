@@ -6,6 +6,7 @@ A unit of work is done whole, so `work` overshoots by at most one block.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -40,6 +41,14 @@ class WorkMeter:
     def charge(self, blocks: int = 0, rows: int = 0) -> None:
         self.blocks += blocks
         self.rows += rows
+
+    @property
+    def blocks_left(self) -> float:
+        return math.inf if self._budget.blocks is None else self._budget.blocks - self.blocks
+
+    @property
+    def rows_left(self) -> float:
+        return math.inf if self._budget.rows is None else self._budget.rows - self.rows
 
     @property
     def spent(self) -> bool:

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from etl.storage.lookup_store import create_relation, open_relation
 from etl.storage.relation import Relation
-from etl.transforms.code_translation import translate
+from etl.transforms.code_translation import CodeColumn, UnknownCode, translate
 from etl.transforms.duplicate_detection import drop_duplicates
 from etl.transforms.surrogate_keys import assign
 
 PAYMENT_METHOD = "payment_method"
+METHOD = CodeColumn("method", PAYMENT_METHOD, gives=[("code_key", "payment_method_key")])
 
 CUSTOMER = pa.schema([("source_system", pa.string()), ("customer_no", pa.string()), ("customer_key", pa.int64())])
 PRODUCT = pa.schema([("source_system", pa.string()), ("product_no", pa.string()), ("product_key", pa.int64())])
@@ -85,10 +85,9 @@ def open_relations(folder: Path, payment_methods: Mapping[str, str]) -> Relation
 
 def resolve(correlated: pa.Table, relations: Relations, load_id: str) -> Resolved:
     """Keys, codes and duplicates for the rows of one load."""
-    method = translate(correlated, "method", PAYMENT_METHOD, relations.codes)
-    rows = correlated.append_column("payment_method_key", method.found.column("code_key"))
+    translated = translate(correlated, [METHOD], relations.codes, UnknownCode.QUARANTINE)
     good = drop_duplicates(
-        rows.filter(method.known),
+        translated.rows,
         relations.loaded_order,
         on=[(name, name) for name in LOADED_ORDER.names],
         load_id=load_id,
@@ -100,7 +99,7 @@ def resolve(correlated: pa.Table, relations: Relations, load_id: str) -> Resolve
     facts = facts.append_column("customer_key", customer.keys).append_column("product_key", product.keys)
     return Resolved(
         facts=facts.select(list(FACT_COLUMNS)),
-        unknown_codes=correlated.filter(pc.invert(method.known)),
+        unknown_codes=translated.quarantined,
         duplicates=good.duplicates,
         members={
             "customer": (customer.members, customer.highest),

@@ -94,6 +94,10 @@ KEY_SHAPES: dict[str, KeyShape] = {
 }
 
 
+ORDERED_SHAPES = tuple(name for name in KEY_SHAPES if name not in ("bool", "decimal"))
+"""Keys that a relation can be partitioned by in ranges."""
+
+
 def side_schema(shape: KeyShape, payload: pa.DataType) -> pa.Schema:
     keys = [(f"k{number}", type_) for number, type_ in enumerate(shape.types)]
     return pa.schema([*keys, ("number", pa.int64()), ("payload", payload)])

@@ -19,7 +19,11 @@ from etl.events import (
 )
 from etl.joins.catalogue import CatalogueEntry, build, catalogue, register, restore
 from etl.joins.contract import Emit, JoinPlan, NoSettings, Phase, Ports, Progress
+from etl.joins.hybrid import auto as _auto  # noqa: F401 - enters the catalogue
 from etl.joins.hybrid import hash_partitioned as _hash_partitioned  # noqa: F401 - enters the catalogue
+from etl.joins.hybrid import meshjoin as _meshjoin  # noqa: F401 - enters the catalogue
+from etl.joins.hybrid import range_partitioned as _range_partitioned  # noqa: F401 - enters the catalogue
+from etl.joins.hybrid.shared import SharedScan
 from etl.joins.lifecycle import LEGAL_EVENTS, Operator
 from etl.joins.progressive import symmetric_hash as _symmetric_hash  # noqa: F401 - enters the catalogue
 from etl.joins.snapshots import OperatorState, Snapshot
@@ -51,4 +55,5 @@ __all__ = [
     "CatalogueEntry",
     "LEGAL_EVENTS",
     "register",
+    "SharedScan",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeVar, cast
 
 import pyarrow as pa
 
@@ -26,6 +26,11 @@ RELATION_VERSION = "relation_version"
 """The last two columns of a hybrid join's results: the load that inserted the relation's row, and the version seen."""
 
 
+Factory = Callable[[JoinPlan, Ports, Snapshot | None], Operator]
+"""An operator's class, or a function that chooses one."""
+Registered = TypeVar("Registered", bound=Factory)
+
+
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
     """One join: what it is for people, and what `build` needs to know."""
@@ -35,7 +40,7 @@ class CatalogueEntry:
     predicates: tuple[str, ...]
     spills: str
     paper: str
-    operator: type[Operator]
+    operator: Factory
     settings: type = NoSettings
     streams: int = 2
     with_relation: bool = False
@@ -58,10 +63,10 @@ def register(
     settings: type = NoSettings,
     streams: int = 2,
     with_relation: bool = False,
-) -> Callable[[type[Operator]], type[Operator]]:
-    """Class decorator that puts an operator into the catalogue."""
+) -> Callable[[Registered], Registered]:
+    """Decorator that puts an operator into the catalogue."""
 
-    def enter(operator: type[Operator]) -> type[Operator]:
+    def enter(operator: Registered) -> Registered:
         _ENTRIES[name] = CatalogueEntry(
             name, family, predicates, spills, paper, operator, settings, streams, with_relation
         )
@@ -73,6 +78,11 @@ def register(
 def catalogue() -> tuple[CatalogueEntry, ...]:
     """All joins, by family and name."""
     return tuple(sorted(_ENTRIES.values(), key=lambda entry: (entry.family, entry.name)))
+
+
+def make(plan: JoinPlan, ports: Ports, saved: Snapshot | None) -> Operator:
+    """The operator that a finished plan names."""
+    return _ENTRIES[plan.name].operator(plan, ports, saved)
 
 
 def build(
@@ -138,6 +148,7 @@ def restore(
         block_bytes=cast(int, arguments["block_bytes"]),
         result_rows=cast(int, arguments["result_rows"]),
         settings=cast(dict[str, object], arguments["settings"]),
+        reason=cast(str, arguments.get("reason", "")),
     )
 
 
@@ -155,6 +166,7 @@ def _make(
     block_bytes: int,
     result_rows: int,
     settings: Mapping[str, object],
+    reason: str = "",
 ) -> Operator:
     entry = _entry(name)
     _check_inputs(entry, sides, how, spill, relation)
@@ -179,8 +191,9 @@ def _make(
         block_bytes=block_bytes,
         result_rows=result_rows,
         settings=make_settings(entry.settings, settings, owner=name),
+        reason=reason,
     )
-    return entry.operator(plan, Ports(spill, relation), saved)
+    return make(plan, Ports(spill, relation), saved)
 
 
 def _entry(name: str) -> CatalogueEntry:

@@ -68,6 +68,8 @@ class JoinPlan:
     block_bytes: int
     result_rows: int
     settings: object
+    reason: str = ""
+    """Why this join, where somebody else than the caller chose it."""
 
     def to_json(self) -> dict[str, Json]:
         """The arguments of `build` that make this plan again, beside the schemas and the ports."""
@@ -79,6 +81,7 @@ class JoinPlan:
             "block_bytes": self.block_bytes,
             "result_rows": self.result_rows,
             "settings": settings_to_json(self.settings),
+            "reason": self.reason,
         }
 
 

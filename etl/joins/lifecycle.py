@@ -129,6 +129,7 @@ class Operator(ABC):
             "how": self.plan.how,
             "memory_bytes": self.plan.memory_bytes,
             "settings": settings_to_json(self.plan.settings),
+            **({"reason": self.plan.reason} if self.plan.reason else {}),
         }
 
     def close(self) -> None:
@@ -171,6 +172,14 @@ class Operator(ABC):
     def _push(self, batch: pa.RecordBatch, emit: Emit) -> None:
         self._counters.results += batch.num_rows
         emit(batch)
+
+    def _pushing(self, emit: Emit) -> Emit:
+        """`emit` that counts."""
+        return lambda batch: self._push(batch, emit)
+
+    def _bump(self, counter: str, by: int) -> None:
+        """Add to a counter of the operator's own."""
+        self._counters.extra[counter] = self._counters.extra.get(counter, 0) + by
 
     def _drop_run(self, run: RunName) -> None:
         """Delete a run, or retire it if a snapshot may still need it."""
@@ -216,7 +225,7 @@ class Operator(ABC):
         if _identity(offered) != _identity(current):
             raise BadInput(
                 f"{name} was built for relation {current.name}, the event brings another one named {offered.name}: "
-                "its columns, its key or its segments differ; build a join for it"
+                "its columns, its key or its partitioning differ; build a join for it"
             )
         if offered.version < current.version:
             raise BadInput(
@@ -251,7 +260,7 @@ class Operator(ABC):
 
 def _identity(relation: RelationView) -> tuple[object, ...]:
     """What all versions of one relation share."""
-    return relation.name, relation.schema, relation.key, relation.segments
+    return relation.name, relation.schema, relation.key, relation.partition
 
 
 def _columns(schema: pa.Schema) -> str:

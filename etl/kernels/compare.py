@@ -14,7 +14,7 @@ from etl.kernels.columns import ColumnView, Kind
 from etl.kernels.compiling import Bools, Int64s, helper, input_of, kernel, output_of, validity
 from etl.kernels.intrinsics import load_8, load_64, prefetch
 
-__all__ = ["equal_rows"]
+__all__ = ["equal_bytes", "equal_rows"]
 
 
 def equal_rows(
@@ -68,7 +68,7 @@ _UNSIGNED, _OFFSETS_32 = Kind.UNSIGNED, Kind.OFFSETS_32
 
 
 @helper
-def _equal_bytes(left: int, right: int, length: int) -> bool:
+def equal_bytes(left: int, right: int, length: int) -> bool:
     """The last load overlaps the one before it rather than reading past the value."""
     if length < 8:
         for place in range(length):  # noqa: SIM110 - a kernel has no generators
@@ -143,5 +143,5 @@ def _compare_column(
         else:
             left_address, length = range_at(left, left_row)
             right_address, right_size = range_at(right, right_row)
-            equal[pair] = length == right_size and _equal_bytes(left_address, right_address, length)
+            equal[pair] = length == right_size and equal_bytes(left_address, right_address, length)
     return True

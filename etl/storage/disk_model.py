@@ -117,5 +117,8 @@ class _ModelledReader:
     def rows_in_block(self, number: int) -> int:
         return self._reader.rows_in_block(number)
 
+    def mapped(self, number: int) -> pa.RecordBatch:
+        return self._reader.mapped(number)
+
     def close(self) -> None:
         self._reader.close()

@@ -17,6 +17,7 @@ sibling of this module with a conditional put.
 """
 
 import fcntl
+import mmap
 import os
 import re
 import uuid
@@ -80,7 +81,7 @@ class DurableFolder:
 
     def read(self, stamp: FileStamp) -> pa.Buffer:
         """The file, memory-mapped, after its size and checksum were compared with the stamp."""
-        content = self.read_sized(stamp)
+        content = self._sized(stamp, self.read_unchecked(stamp.name))
         checksum = xxhash.xxh3_128(content).hexdigest()
         if checksum != stamp.checksum:
             raise CorruptFile(
@@ -89,9 +90,19 @@ class DurableFolder:
             )
         return content
 
-    def read_sized(self, stamp: FileStamp) -> pa.Buffer:
-        """The file, memory-mapped, after its size was compared with the stamp: touches none of its pages."""
-        content = self.read_unchecked(stamp.name)
+    def map_sized(self, stamp: FileStamp) -> pa.Buffer:
+        """The file, memory-mapped for access here and there, after its size was compared with the stamp.
+
+        Touches no page, and a page that is touched later brings no others along: how far the system reads ahead is
+        set for whole files, and can be megabytes.
+        """
+        mapped = self._mapped(stamp.name)
+        if mapped is None:
+            return self._sized(stamp, pa.py_buffer(b""))
+        mapped.madvise(mmap.MADV_RANDOM)
+        return self._sized(stamp, pa.py_buffer(mapped))
+
+    def _sized(self, stamp: FileStamp, content: pa.Buffer) -> pa.Buffer:
         if content.size != stamp.size:
             raise CorruptFile(
                 f"file {self.path(stamp.name)} has {content.size} bytes, expected {stamp.size}; "
@@ -101,13 +112,17 @@ class DurableFolder:
 
     def read_unchecked(self, name: str) -> pa.Buffer:
         """The file, memory-mapped, whatever it holds."""
+        mapped = self._mapped(name)
+        return pa.py_buffer(b"" if mapped is None else mapped)
+
+    def _mapped(self, name: str) -> mmap.mmap | None:
+        """None for an empty file, which cannot be mapped. A buffer keeps the mapping alive, also of a deleted file."""
         path = self.path(name)
-        with _naming(path):
-            if path.stat().st_size == 0:
-                return pa.py_buffer(b"")  # an empty file cannot be mapped
-            with pa.memory_map(str(path)) as mapped:
-                # The buffer keeps the mapping alive, also when the file is deleted.
-                return mapped.read_buffer()
+        with _naming(path), path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return None
+            # Not Arrow's own map: it asks the system for all pages of what it reads.
+            return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
 
     def exists(self, name: str) -> bool:
         return self.path(name).is_file()

@@ -93,15 +93,17 @@ class MemoryRunReader:
         return len(self._blocks)
 
     def block(self, number: int) -> pa.RecordBatch:
-        check_readable(self._name, self._closed, number, len(self._blocks))
-        block = self._blocks[number]
+        block = self.mapped(number)
         self._accounting.block_read(self._name, number, block)
         return block
 
     def rows_in_block(self, number: int) -> int:
-        check_readable(self._name, self._closed, number, len(self._blocks))
-        rows: int = self._blocks[number].num_rows
+        rows: int = self.mapped(number).num_rows
         return rows
+
+    def mapped(self, number: int) -> pa.RecordBatch:
+        check_readable(self._name, self._closed, number, len(self._blocks))
+        return self._blocks[number]
 
     def close(self) -> None:
         self._closed = True

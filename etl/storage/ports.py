@@ -2,23 +2,29 @@
 
 A *run* is a sequence of sealed blocks, each one RecordBatch. It is written once, becomes visible as a
 whole when it is sealed, is read block by block in any order, and is deleted when nothing names it any
-more. A *relation version* is a frozen state of a lookup table, probed one relation segment at a time.
+more. A *relation version* is a frozen state of a lookup table: rows in relation segments, probed many
+segments at a time through a `BlockTable`.
 
 Each port has an implementation on files and a fake in memory; one suite of tests holds both to the same
 behaviour. Runs and relations belong to one thread at a time.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from etl.errors import BadInput
-from etl.kernels.columns import ColumnView
-from etl.kernels.hashing import KeyHashes
+from etl.kernels.columns import ColumnView, view
+from etl.kernels.hashing import hash_columns
+
+if TYPE_CHECKING:
+    from etl.storage.block_table import BlockTable
+    from etl.storage.partitioning import Partitioning
+    from etl.storage.relation_filters import FilterSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,9 @@ class RunReader(Protocol):
     def rows_in_block(self, number: int) -> int:
         """The size of a block without reading it."""
 
+    def mapped(self, number: int) -> pa.RecordBatch:
+        """One block, not counted: for whoever touches only parts of it and counts those itself."""
+
     def close(self) -> None:
         """Let go of the file; blocks that were read stay valid."""
 
@@ -126,8 +135,27 @@ class RunStore(Protocol):
         """The names of all sealed runs."""
 
 
-Positions: TypeAlias = npt.NDArray[np.int64]
 Segments: TypeAlias = npt.NDArray[np.int32]
+
+CREATED_BY_COLUMN = "_created_by"
+"""The column of a relation's rows that says which load inserted them."""
+
+
+class Keys(NamedTuple):
+    """The keys of some rows: their columns in the order of the relation's key, and the hash of each key.
+
+    `valid` is None when no key holds a null.
+    """
+
+    views: tuple[ColumnView, ...]
+    hashes: npt.NDArray[np.uint64]
+    valid: npt.NDArray[np.bool_] | None
+
+
+def keys_of(columns: Sequence[pa.Array]) -> Keys:
+    """Hash the keys that lie in these columns."""
+    views = tuple(view(column) for column in columns)
+    return Keys(views, *hash_columns(views))
 
 
 class RelationView(Protocol):
@@ -153,23 +181,56 @@ class RelationView(Protocol):
         """The highest surrogate key given so far."""
 
     @property
+    def partition(self) -> str:
+        """How keys go to relation segments: "hash" or "range"."""
+
+    @property
+    def partitioning(self) -> "Partitioning":
+        """The map from keys to segments."""
+
+    @property
+    def theta(self) -> int:
+        """A relation segment holds theta to 2 * theta rows after a bulk load and after compaction."""
+
+    @property
     def segments(self) -> int:
-        """The number of relation segments."""
+        """The number of relation segments in this version; another version may have another."""
+
+    @property
+    def segment_rows(self) -> npt.NDArray[np.int64]: ...
+
+    @property
+    def segment_blocks(self) -> npt.NDArray[np.int64]: ...
+
+    @property
+    def segment_bytes(self) -> npt.NDArray[np.int64]:
+        """What a copy of each relation segment takes in memory."""
 
     @property
     def counters(self) -> StoreCounters: ...
 
-    def segment_of(self, hashes: npt.NDArray[np.uint64]) -> Segments:
-        """The relation segment that holds the rows with these key hashes, if any segment does."""
+    def same_segments(self, other: "RelationView") -> bool:
+        """Whether keys go to the same segments in the two versions; their number alone does not tell."""
 
-    def probe(
-        self, segment: int, key_columns: Sequence[ColumnView], hashes: KeyHashes
-    ) -> Iterator[tuple[Positions, pa.RecordBatch]]:
-        """Join rows with one relation segment: positions among the given rows, and matching relation rows.
+    def segment_of(self, keys: Keys) -> Segments:
+        """The relation segment that holds each key, if any segment does; -1 for a key with a null in it."""
 
-        Position i belongs to row i of the batch. Batches are bounded and hold the columns of `schema`, then
-        `_created_by`: the load that inserted the row. Null keys match nothing.
+    def block_table(self) -> "BlockTable":
+        """All blocks of this version, ready to be probed; made once and kept."""
+
+    def filters(
+        self, limit_bytes: int, previous: "FilterSet | None" = None, order: Sequence[int] | None = None
+    ) -> "FilterSet":
+        """Filters that tell most keys that are not here, in at most so many bytes of memory.
+
+        Those of the `previous` version are used again; the segments in `order` come first.
         """
+
+    def hashes_added_since(self, version: int) -> npt.NDArray[np.uint64] | None:
+        """Hashes of all keys inserted after `version`, perhaps of some more; None when that is not cheap to tell."""
+
+    def count_reads(self, segments: Sequence[int] | npt.NDArray[np.integer]) -> int:
+        """Count all blocks of these segments as read, each segment at random; returns how many blocks."""
 
     def read_segment(self, segment: int) -> list[pa.RecordBatch]:
         """All rows of a relation segment: blocks sorted by their first column `_hash`, last `_created_by`."""

@@ -1,46 +1,41 @@
 """A relation: a lookup table in frozen versions, over any run store and any version log.
 
-Idea: rows lie in runs whose blocks are sorted by key hash, one or more blocks a relation segment. A
-version is a list of runs; the next version is the same list and one more run, with the rows of one load.
-A load writes a single run for all segments, because a commit waits for the disk once per file.
+Idea: rows lie in runs whose blocks are sorted by key hash inside each relation segment. A version is a list of
+runs and the boundaries of its segments; the next version is mostly the same and one more run, with the rows of
+one load. Compaction merges the runs and draws the boundaries anew.
 
-State: the entry of one version, which never changes, and the readers of its runs, opened on first use and
-shared with the versions made from this one.
+State: the state of one version, which never changes, and its runs, opened on first use and handed on to the
+versions that are made from this one.
 
-Invariants: a reader keeps its version whatever others commit; the run is durable before the version that
+Invariants: a reader keeps its version whatever others commit; a run is durable before the version that
 names it; a load makes at most one version; a run that no version names is harmless, and its name is never
 used again.
 
-Limits: the number of relation segments is fixed, runs are not merged and creating a relation holds its
-rows in memory (compaction is to come). A run is checked for presence, size and format when it is opened;
-its bytes only by `verify`, because a probe of a large relation must not read all of it first.
+Limits: a run is checked for presence, size and format when it is opened; its bytes only by `verify`, because
+a probe of a large relation must not read all of it first.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from etl.errors import AlreadyPublished, BadInput, CommitRace, CorruptFile
-from etl.kernels.columns import ColumnView
-from etl.kernels.hashing import KeyHashes
-from etl.kernels.scatter import partition_of
-from etl.storage.ports import Positions, RunName, RunReader, RunStore, Segments, StoreCounters
-from etl.storage.relation_log import RelationFile, VersionEntry, VersionLog
-from etl.storage.relation_rows import (
-    CREATED_WITH_RELATION,
-    RelationShape,
-    check_rows,
-    file_label,
-    probe_block,
-    sorted_blocks,
-)
+from etl.errors import StorageError
+from etl.storage import appending, compaction, key_numbering, looking_up, retention, verification
+from etl.storage.block_table import BlockTable
+from etl.storage.bulk_load import DEFAULT_MEMORY_BYTES, LoadSettings, Progress, no_progress
+from etl.storage.partitioning import Partitioning
+from etl.storage.ports import CREATED_BY_COLUMN, Keys, RelationView, Segments, StoreCounters
+from etl.storage.relation_filters import FilterSet
+from etl.storage.relation_rows import HASH_COLUMN
+from etl.storage.relation_version import OpenVersion
+from etl.storage.retention import Dropped
 
-WallClock: TypeAlias = Callable[[], datetime]
+_MOST_HASHES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,225 +44,218 @@ class RelationDescription:
 
     name: str
     version: int
-    created_at: str
+    oldest_version: int
+    work: str
     load_id: str
+    created_at: str
+    age_seconds: float
     rows: int
     highest: int
+    partition: str
+    theta: int
     segments: int
+    smallest_segment: int
+    largest_segment: int
     files: int
+    delta_files: int
+    delta_rows: int
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class RelationParts:
-    """What the versions of one relation share."""
-
-    log: VersionLog
-    runs: RunStore
-    clock: WallClock
-
-
 class Relation:
-    """One version of a relation; `append` and `at` give others."""
+    """One version of a relation; `append`, `compact` and `at` give others."""
 
-    def __init__(self, parts: RelationParts, entry: VersionEntry, readers: dict[str, RunReader] | None = None) -> None:
-        self._parts = parts
-        self._entry = entry
-        self._readers = {} if readers is None else readers
-        self._blocks_of_segment: list[list[tuple[RunName, int]]] = [[] for _ in range(self.segments)]
-        for file in entry.files:
-            for block, segment in enumerate(file.segments):
-                self._blocks_of_segment[segment].append((file.run, block))
+    def __init__(self, version: OpenVersion) -> None:
+        self._version = version
 
     @property
     def name(self) -> str:
-        return self._entry.shape.name
+        return self._version.state.shape.name
 
     @property
     def schema(self) -> pa.Schema:
-        return self._entry.shape.schema
+        return self._version.state.shape.schema
 
     @property
     def key(self) -> tuple[str, ...]:
-        return self._entry.shape.key
+        return self._version.state.shape.key
+
+    @property
+    def partition(self) -> str:
+        return self._version.state.shape.partition
+
+    @property
+    def partitioning(self) -> Partitioning:
+        return self._version.state.partitioning
+
+    @property
+    def theta(self) -> int:
+        return self._version.state.shape.theta
 
     @property
     def segments(self) -> int:
-        return self._entry.shape.segments
+        return self._version.state.partitioning.segments
 
     @property
     def version(self) -> int:
-        return self._entry.version
+        return self._version.state.version
 
     @property
     def highest(self) -> int:
-        return self._entry.highest
+        return self._version.state.highest
 
     @property
     def rows(self) -> int:
-        return sum(file.run.rows for file in self._entry.files)
+        return self._version.state.rows
+
+    @property
+    def segment_rows(self) -> npt.NDArray[np.int64]:
+        return self._version.table.segment_rows
+
+    @property
+    def segment_blocks(self) -> npt.NDArray[np.int64]:
+        return self._version.table.segment_blocks
+
+    @property
+    def segment_bytes(self) -> npt.NDArray[np.int64]:
+        return self._version.table.segment_bytes
 
     @property
     def counters(self) -> StoreCounters:
-        """Reads and writes of this version and of those that share its readers."""
-        return self._parts.runs.counters
+        """Reads and writes of all versions that were made from one opening."""
+        return self._version.parts.reads.beside(self._version.parts.runs.counters)
 
-    def segment_of(self, hashes: npt.NDArray[np.uint64]) -> Segments:
-        return partition_of(hashes, self.segments)
+    def segment_of(self, keys: Keys) -> Segments:
+        return self._version.state.partitioning.segment_of(keys)
 
-    def probe(
-        self, segment: int, key_columns: Sequence[ColumnView], hashes: KeyHashes
-    ) -> Iterator[tuple[Positions, pa.RecordBatch]]:
-        if len(key_columns) != len(self.key):
-            raise BadInput(f"relation {self.name} has the key {self.key}, but the probe has {len(key_columns)} columns")
-        blocks = self._blocks(segment)
-        return (
-            pairs
-            for run, number in blocks
-            for pairs in probe_block(self._entry.shape, self._reader(run).block(number), key_columns, hashes)
-        )
+    def same_segments(self, other: RelationView) -> bool:
+        return self.partitioning.same_segments(other.partitioning)
+
+    def block_table(self) -> BlockTable:
+        return self._version.table
+
+    def filters(
+        self, limit_bytes: int, previous: FilterSet | None = None, order: Sequence[int] | None = None
+    ) -> FilterSet:
+        """Filters of the segments in `order` (by number when none is given), in at most so many bytes."""
+        return FilterSet(self._version.table, limit_bytes, order, previous)
+
+    def hashes_added_since(self, version: int) -> npt.NDArray[np.uint64] | None:
+        newer = [file for file in self._version.state.files if file.last_version > version]
+        if not all(file.delta for file in newer) or sum(file.run.rows for file in newer) > _MOST_HASHES:
+            return None
+        hashes = [batch.column(HASH_COLUMN).to_numpy() for batch in self._version.rows_in(newer)]
+        return np.concatenate([np.empty(0, np.uint64), *hashes])
+
+    def count_reads(self, segments: Sequence[int] | npt.NDArray[np.integer]) -> int:
+        table = self._version.table
+        blocks = int(table.segment_blocks[segments].sum())
+        self._version.parts.reads.stretch_read(blocks, int(table.segment_bytes[segments].sum()))
+        return blocks
 
     def read_segment(self, segment: int) -> list[pa.RecordBatch]:
-        return [self._reader(run).block(number) for run, number in self._blocks(segment)]
+        blocks = self._version.table.read_segment(segment)
+        self.count_reads([segment])
+        return blocks
 
     def find(self, load_id: str) -> int | None:
-        if load_id in self._entry.loads:
-            return self._entry.loads[load_id]
-        newest = self._parts.log.newest()
-        return None if newest <= self.version else self._parts.log.read(newest).loads.get(load_id)
+        return appending.find_load_version(self._version, load_id)
 
     def brought(self, load_id: str) -> pa.Table:
         """The rows that a load inserted, up to this version; none when it made no version or a newer one."""
-        blocks = [
-            self._reader(file.run).block(number)
-            for file in self._files_made_at(self._entry.loads.get(load_id))
-            for number in range(file.run.blocks)
+        made = self._version.find(load_id)
+        files = [
+            file
+            for file in self._version.state.files
+            if made is not None and file.first_version <= made <= file.last_version
         ]
-        return pa.Table.from_batches(blocks, self._entry.shape.block_schema).select(self.schema.names)
+        batches = [
+            batch.filter(pc.equal(batch.column(CREATED_BY_COLUMN), load_id)) for batch in self._version.rows_in(files)
+        ]
+        return pa.Table.from_batches(batches, self._version.state.shape.stored).select(self.schema.names)
 
     def at(self, version: int | None = None) -> "Relation":
-        number = self._parts.log.newest() if version is None else version
-        return Relation(self._parts, self._parts.log.read(number), self._readers)
+        return Relation(self._version.newest() if version is None else self._version.at(version))
 
     def append(self, rows: pa.RecordBatch | pa.Table, load_id: str, highest: int) -> "Relation":
-        if not load_id:
-            raise BadInput(f"relation {self.name}: rows need the id of the load that brings them")
-        made = self.find(load_id)
-        if made is not None:
-            return self.at(made)
-        if highest < self.highest:
-            raise BadInput(
-                f"relation {self.name}, load {load_id}: highest surrogate key {highest} is below "
-                f"{self.highest} of version {self.version}; a key is never given twice"
-            )
-        file = write_file(self._parts.runs, self._entry.shape, check_rows(self._entry.shape, rows), load_id)
-        entry = replace(
-            self._entry,
-            version=self.version + 1,
-            created_at=timestamp(self._parts.clock),
-            load_id=load_id,
-            highest=highest,
-            files=(*self._entry.files, *file),
-            loads={**self._entry.loads, load_id: self.version + 1},
-        )
-        try:
-            self._parts.log.commit(entry)
-        except AlreadyPublished:
-            return self._after_lost_race(load_id, file)
-        return Relation(self._parts, entry, self._readers)
+        return Relation(appending.append(self._version, _as_table(rows), load_id, highest))
+
+    def append_new(self, rows: pa.RecordBatch | pa.Table, load_id: str, number: str) -> "Relation":
+        """Commit the next version with those rows whose key is new, numbered in column `number`.
+
+        `rows` has all columns but that one; of several rows with one key the first counts. The new keys, sorted by
+        relation segment, key hash and key, get the numbers after `highest`. When another writer commits first, only
+        the keys still new are numbered again, after the winner's. A load that made a version gets that version.
+        """
+        return Relation(key_numbering.append_new(self._version, _as_table(rows), load_id, number))
+
+    def look_up(self, rows: pa.RecordBatch | pa.Table, on: Sequence[tuple[str, str]]) -> pa.Table:
+        """The rows, in their order, with what the relation holds for their key: its other columns and `_created_by`.
+
+        `on` pairs columns of the rows with the key columns. A key that the relation does not hold, or with a null in
+        it, gives nulls; a key that it holds several times gives as many rows.
+        """
+        return looking_up.look_up(self._version, _as_table(rows), on)
+
+    def compact(self, memory_bytes: int = DEFAULT_MEMORY_BYTES, progress: Progress = no_progress) -> "Relation":
+        """Merge deltas and bring all segments of the newest version back to theta .. 2 * theta rows.
+
+        Readers and appenders go on meanwhile. Gives the newest version itself when there is nothing to do.
+        """
+        settings = LoadSettings(self._version.parts.scratch, memory_bytes, progress)
+        return Relation(compaction.compact(self._version, settings))
+
+    def versions(self) -> list[int]:
+        """All versions that can be opened."""
+        return self._version.parts.log.openable()
+
+    def drop_versions(self, keep: int) -> Dropped:
+        """Let go of versions older than the newest `keep`, and of all files that no version names.
+
+        A few more are kept when the log needs them to tell the others; after a compaction `keep=1` drops all before it.
+        """
+        return retention.drop_versions(self._version.parts, self.name, keep)
+
+    def problems(self) -> list[StorageError]:
+        """All that is wrong with the log and with this version's files; reads every byte of them."""
+        return list(verification.problems(self._version))
+
+    def verify(self) -> None:
+        """Raise the first of `problems`, if there is any."""
+        found = self.problems()
+        if found:
+            for other in found[1:]:
+                found[0].add_note(f"and: {other}")
+            raise found[0]
 
     def describe(self) -> RelationDescription:
+        state, parts = self._version.state, self._version.parts
+        rows = self.segment_rows
         return RelationDescription(
             name=self.name,
             version=self.version,
-            created_at=self._entry.created_at,
-            load_id=self._entry.load_id,
+            oldest_version=min(self.versions(), default=self.version),
+            work=state.work,
+            load_id=state.load_id,
+            created_at=state.created_at,
+            age_seconds=(parts.clock() - datetime.fromisoformat(state.created_at)).total_seconds(),
             rows=self.rows,
             highest=self.highest,
+            partition=self.partition,
+            theta=self.theta,
             segments=self.segments,
-            files=len(self._entry.files),
-            bytes=sum(file.run.bytes for file in self._entry.files),
+            smallest_segment=int(rows.min()),
+            largest_segment=int(rows.max()),
+            files=len(state.files),
+            delta_files=len(state.deltas),
+            delta_rows=sum(int(run.rows[live].sum()) for run, live in map(self._version.slices, state.deltas)),
+            bytes=sum(file.run.bytes for file in state.files),
         )
-
-    def verify(self) -> None:
-        """Read every file that this version names; the first that is missing or damaged raises its error."""
-        for file in self._entry.files:
-            reader = self._parts.runs.open(file.run)
-            rows = sum(reader.rows_in_block(number) for number in range(len(reader)))
-            reader.close()
-            if (len(reader), rows) != (len(file.segments), file.run.rows):
-                raise CorruptFile(
-                    f"run {file.run.name} of relation {self.name} holds {rows} rows in {len(reader)} blocks, "
-                    f"but version {self.version} names {file.run.rows} in {len(file.segments)}: restore it"
-                )
 
     def close(self) -> None:
-        """Let go of the files, also of the versions that share them; a later probe opens them again."""
-        for reader in self._readers.values():
-            reader.close()
-        self._readers.clear()
-
-    def _blocks(self, segment: int) -> list[tuple[RunName, int]]:
-        if not 0 <= segment < self.segments:
-            raise BadInput(f"relation {self.name} has no segment {segment}: it has {self.segments}, numbered from 0")
-        return self._blocks_of_segment[segment]
-
-    def _files_made_at(self, version: int | None) -> tuple[RelationFile, ...]:
-        """A version's files are those of the version before it and at most one more."""
-        if version is None:
-            return ()
-        before = self._parts.log.read(version - 1).files if version > 1 else ()
-        made = self._parts.log.read(version).files
-        return made[len(before) :]
-
-    def _reader(self, run: RunName) -> RunReader:
-        if run.name not in self._readers:
-            self._readers[run.name] = self._parts.runs.open(run, check_content=False)
-        return self._readers[run.name]
-
-    def _after_lost_race(self, load_id: str, file: tuple[RelationFile, ...]) -> "Relation":
-        """Our version number is taken: by another attempt of the same load, or by another load."""
-        for orphan in file:
-            self._parts.runs.delete(orphan.run)
-        winner = self._parts.log.read(self.version + 1)
-        made = self.find(load_id)
-        if made is not None:
-            return self.at(made)
-        raise CommitRace(
-            f"relation {self.name}: load {winner.load_id} made version {winner.version} before load "
-            f"{load_id} could; resolve against the newest version and append again"
-        )
+        """Let go of the files; a later probe opens them again."""
+        self._version.forget()
 
 
-def write_file(runs: RunStore, shape: RelationShape, rows: pa.Table, load_id: str) -> tuple[RelationFile, ...]:
-    """One run with all the rows, durable but named by no version yet; nothing when there are no rows."""
-    if rows.num_rows == 0:
-        return ()
-    writer = runs.writer(file_label(load_id), shape.block_schema)
-    segments = []
-    try:
-        for segment, block in sorted_blocks(shape, rows, load_id):
-            writer.append(block)
-            segments.append(segment)
-        return (RelationFile(writer.seal(), tuple(segments)),)
-    finally:
-        writer.abandon()
-
-
-def first_version(parts: RelationParts, shape: RelationShape, rows: pa.Table, highest: int) -> Relation:
-    """Commit version 1; AlreadyPublished when the relation exists."""
-    entry = VersionEntry(
-        shape=shape,
-        version=1,
-        created_at=timestamp(parts.clock),
-        load_id=CREATED_WITH_RELATION,
-        highest=highest,
-        files=write_file(parts.runs, shape, check_rows(shape, rows), CREATED_WITH_RELATION),
-        loads={},
-    )
-    parts.log.commit(entry)
-    return Relation(parts, entry)
-
-
-def timestamp(clock: WallClock) -> str:
-    return clock().isoformat(timespec="milliseconds")
+def _as_table(rows: pa.RecordBatch | pa.Table) -> pa.Table:
+    return rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])

@@ -1,54 +1,25 @@
 """The version log of a relation: one small JSON file a version, each made by an exclusive create.
 
-Idea: a version names everything it consists of, so that opening one is reading one file, and a version is
-committed the moment its file exists. The number is the lock: of two writers that both try to make version
-8, one succeeds.
+Idea: a version is committed the moment its file exists, and the number is the lock: of two writers that both try to
+make version 8, one succeeds. An entry says what its version changed; every so often one holds the full
+state too (a checkpoint), so that reading a version takes a bounded number of small files, however many
+versions there were.
 
-State: `00000001.json`, `00000002.json`, ... without gaps. Each is an envelope (format, checksum) around
-the content.
+State: `00000001.json`, `00000002.json`, ... without gaps, from the oldest retained version on; the first of
+them is a checkpoint. Each is an envelope (format, checksum) around the content.
 
-Invariants: a committed version never changes; the runs that it names were durable before it was.
-
-Limits: the list of loads and of files in an entry grows until compaction shortens it.
+Invariants: a committed version never changes; the runs that it names were durable before it was. Old entries
+are deleted in ascending order, so an entry that exists has all newer ones beside it.
 """
 
-import base64
-import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import Protocol
 
 import pyarrow as pa
-import xxhash
 
-from etl.errors import BadInput, CorruptFile, ForeignFormat, MissingFile
-from etl.storage.ports import RunName
-from etl.storage.relation_rows import RelationShape
-
-FORMAT = "headrace-relation"
-FORMAT_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class RelationFile:
-    """A run of the relation, and the relation segment that each of its blocks belongs to."""
-
-    run: RunName
-    segments: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class VersionEntry:
-    """All there is to say about one version."""
-
-    shape: RelationShape
-    version: int
-    created_at: str
-    load_id: str
-    highest: int
-    files: tuple[RelationFile, ...]
-    loads: Mapping[str, int]
-    """Each load so far with the version that it made."""
+from etl.errors import CorruptFile, MissingFile
+from etl.storage.relation_entry import Entry, decode, encode
+from etl.storage.relation_state import VersionState, applied, difference_of
 
 
 class LogFiles(Protocol):
@@ -60,7 +31,11 @@ class LogFiles(Protocol):
     def read_unchecked(self, name: str) -> pa.Buffer:
         """MissingFile when there is no such name."""
 
+    def exists(self, name: str) -> bool: ...
+
     def names(self) -> list[str]: ...
+
+    def delete(self, name: str) -> bool: ...
 
 
 class VersionLog:
@@ -70,94 +45,100 @@ class VersionLog:
         self._files = files
         self._place = place
 
-    def newest(self) -> int:
-        """The number of the newest version; 0 when there is none."""
+    def versions(self) -> list[int]:
+        """The numbers of all versions in the log, ascending."""
         numbers = [name.removesuffix(".json") for name in self._files.names() if name.endswith(".json")]
-        return max((int(number) for number in numbers if number.isdecimal()), default=0)
+        return sorted(int(number) for number in numbers if number.isdecimal())
 
-    def commit(self, entry: VersionEntry) -> None:
+    def openable(self) -> list[int]:
+        """Those that can be read: a drop that was cut short leaves some without the checkpoint that they need."""
+        versions = self.versions()
+        while versions and self.entry(versions[0]).checkpoint != versions[0]:
+            versions = versions[1:]
+        return versions
+
+    def newest(self, known: int = 0) -> int:
+        """The number of the newest version; 0 when there is none. From a `known` one it is found without a listing."""
+        if known:
+            newest = self._newest_from(known)
+            # Entries go in ascending order: if the known one is still there, none that was looked at is gone.
+            if self._files.exists(entry_name(known)):
+                return newest
+        return max(self.versions(), default=0)
+
+    def commit(self, state: VersionState, before: VersionState | None) -> None:
         """Make the version exist; AlreadyPublished when its number is taken."""
-        self._files.put(_name(entry.version), [_encode(entry)])
+        if before is None or state.is_checkpoint:
+            entry = Entry(state.version, state.checkpoint, state, None)
+        else:
+            entry = Entry(state.version, state.checkpoint, None, difference_of(state, before))
+        self._files.put(entry_name(state.version), [encode(entry)])
 
-    def read(self, version: int) -> VersionEntry:
+    def read(self, version: int, known: VersionState | None = None) -> VersionState:
+        """The full state of a version; a `known` one just before it saves reading from the checkpoint on."""
+        entry = self.entry(version)
+        if entry.state is not None:
+            return entry.state
+        if known is None or not entry.checkpoint <= known.version <= version:
+            known = self.read(entry.checkpoint)
+        state = known
+        for number in range(known.version + 1, version):
+            state = self._applied(state, self.entry(number))
+        return state if state.version == version else self._applied(state, entry)
+
+    def entry(self, version: int) -> Entry:
+        """One entry as it was written."""
         if version < 1:
             raise MissingFile(f"{self._place} holds no version {version}; versions are numbered from 1")
-        content = self._files.read_unchecked(_name(version)).to_pybytes()
-        entry = _decode(content, f"{self._place}/{_name(version)}")
+        name = entry_name(version)
+        if not self._files.exists(name):
+            raise MissingFile(self._why_missing(version))
+        entry = decode(self._files.read_unchecked(name).to_pybytes(), f"{self._place}/{name}")
         if entry.version != version:
             raise CorruptFile(
-                f"file {self._place}/{_name(version)} describes version {entry.version}: "
+                f"file {self._place}/{name} describes version {entry.version}: "
                 "it was renamed or copied; restore the log"
             )
         return entry
 
+    def loads(self, first: int, last: int) -> list[str | None]:
+        """The load that made each of these versions; None for one that no load made."""
+        made = [self.entry(version).made for version in range(first, last + 1)]
+        return [by.load_id if by.work == "append" else None for by in made]
 
-def _name(version: int) -> str:
-    return f"{version:08d}.json"
+    def delete(self, version: int) -> None:
+        """Drop a version; oldest first, see the invariants."""
+        self._files.delete(entry_name(version))
 
+    def _applied(self, before: VersionState, entry: Entry) -> VersionState:
+        if entry.difference is None or entry.version != before.version + 1:
+            raise CorruptFile(
+                f"file {self._place}/{entry_name(entry.version)} does not follow version {before.version}: "
+                "it belongs to another relation; restore the log"
+            )
+        return applied(before, entry.difference)
 
-def _encode(entry: VersionEntry) -> bytes:
-    content = {
-        "relation": entry.shape.name,
-        "schema": base64.b64encode(entry.shape.schema.serialize().to_pybytes()).decode(),
-        "key": entry.shape.key,
-        "segments": entry.shape.segments,
-        "version": entry.version,
-        "created_at": entry.created_at,
-        "load_id": entry.load_id,
-        "highest": entry.highest,
-        "files": [{"run": file.run.to_json(), "segments": file.segments} for file in entry.files],
-        "loads": dict(entry.loads),
-    }
-    envelope = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "checksum": _checksum(content),
-        "content": content,
-    }
-    return json.dumps(envelope, indent=1).encode()
+    def _newest_from(self, known: int) -> int:
+        step = 1
+        while self._files.exists(entry_name(known + step)):
+            known += step
+            step += step
+        while step > 1:
+            step //= 2
+            if self._files.exists(entry_name(known + step)):
+                known += step
+        return known
 
-
-def _decode(text: bytes, path: str) -> VersionEntry:
-    try:
-        envelope = json.loads(text)
-    except ValueError as error:
-        raise CorruptFile(f"file {path} is not JSON ({error}); restore it from a copy") from error
-    entries = envelope if isinstance(envelope, dict) else {}
-    written_as = (entries.get("format"), entries.get("format_version"))
-    if written_as != (FORMAT, FORMAT_VERSION):
-        raise ForeignFormat(
-            f"file {path} has format {written_as}, expected {(FORMAT, FORMAT_VERSION)}; "
-            "it belongs to another program or to a newer Headrace: upgrade, or name another folder"
+    def _why_missing(self, version: int) -> str:
+        path = f"{self._place}/{entry_name(version)}"
+        versions = self.versions()
+        if not versions or version > versions[-1]:
+            return f"file {path} does not exist: there is no version {version} yet"
+        return (
+            f"file {path} does not exist: version {version} was dropped or lost; "
+            f"the log holds versions {versions[0]} to {versions[-1]}"
         )
-    content = envelope.get("content")
-    if envelope.get("checksum") != _checksum(content):
-        raise CorruptFile(f"file {path} was changed after it was written; restore it from a copy")
-    try:
-        return _entry_of(content)
-    except (LookupError, TypeError, ValueError, BadInput, pa.ArrowException) as error:
-        raise CorruptFile(f"file {path} describes no version of a relation: {error!r}") from error
 
 
-def _entry_of(content: dict[str, Any]) -> VersionEntry:
-    shape = RelationShape(
-        content["relation"],
-        pa.ipc.read_schema(pa.py_buffer(base64.b64decode(content["schema"]))),
-        tuple(content["key"]),
-        content["segments"],
-    )
-    files = tuple(RelationFile(RunName.from_json(file["run"]), tuple(file["segments"])) for file in content["files"])
-    return VersionEntry(
-        shape,
-        content["version"],
-        content["created_at"],
-        content["load_id"],
-        content["highest"],
-        files,
-        content["loads"],
-    )
-
-
-def _checksum(content: object) -> str:
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return xxhash.xxh3_128(canonical.encode()).hexdigest()
+def entry_name(version: int) -> str:
+    return f"{version:08d}.json"

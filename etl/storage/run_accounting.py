@@ -1,6 +1,7 @@
 """The rules and the counting that all run stores share, so that the fake and the files cannot drift apart."""
 
 import re
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -51,6 +52,32 @@ class RunAccounting:
 
     def run_deleted(self) -> None:
         self._runs_deleted += 1
+
+
+class ReadCounter:
+    """Counts reads of stretches that are mapped rather than read through a run store: each begins with a seek."""
+
+    def __init__(self) -> None:
+        self._counted = StoreCounters()
+
+    def stretch_read(self, blocks: int, bytes_: int) -> None:
+        counted = self._counted
+        self._counted = replace(
+            counted,
+            blocks_read=counted.blocks_read + blocks,
+            bytes_read=counted.bytes_read + bytes_,
+            random_reads=counted.random_reads + blocks,
+        )
+
+    def beside(self, others: StoreCounters) -> StoreCounters:
+        """These reads and those of a run store together."""
+        mine = self._counted
+        return replace(
+            others,
+            blocks_read=others.blocks_read + mine.blocks_read,
+            bytes_read=others.bytes_read + mine.bytes_read,
+            random_reads=others.random_reads + mine.random_reads,
+        )
 
 
 def check_run(label: str, schema: pa.Schema) -> None:

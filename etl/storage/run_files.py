@@ -51,7 +51,7 @@ class RunFiles:
 
     def open(self, run: RunName, *, check_content: bool = True) -> "RunFileReader":
         stamp = FileStamp(run.name + _ENDING, run.bytes, run.checksum)
-        content = self._folder.read(stamp) if check_content else self._folder.read_sized(stamp)
+        content = self._folder.read(stamp) if check_content else self._folder.map_sized(stamp)
         return RunFileReader(run, self._folder.path(run.name + _ENDING), content, self._accounting)
 
     def delete(self, run: RunName | str) -> None:
@@ -111,21 +111,21 @@ class RunFileReader:
         return self._blocks
 
     def block(self, number: int) -> pa.RecordBatch:
-        block = self._mapped(number)
+        block = self.mapped(number)
         self._accounting.block_read(self._name, number, block)
         return block
 
     def rows_in_block(self, number: int) -> int:
-        rows: int = self._mapped(number).num_rows  # only Arrow's header of the block is touched
+        rows: int = self.mapped(number).num_rows  # only Arrow's header of the block is touched
         return rows
 
-    def close(self) -> None:
-        self._arrow = None
-
-    def _mapped(self, number: int) -> pa.RecordBatch:
+    def mapped(self, number: int) -> pa.RecordBatch:
         check_readable(self._name, self._arrow is None, number, self._blocks)
         assert self._arrow is not None
         return self._arrow.get_batch(number)
+
+    def close(self) -> None:
+        self._arrow = None
 
 
 def _open_arrow(path: Path, content: pa.Buffer) -> pa.RecordBatchFileReader:

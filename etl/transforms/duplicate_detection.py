@@ -9,16 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from etl.storage.ports import RelationView
-from etl.transforms.new_rows import look_up, new_keys
-
-_POSITION = "_position"
+from etl.transforms.new_rows import MEMORY_BYTES, Pairs, as_relation_rows, identify_new, new_members
+from etl.transforms.ordering import first_of_each_key
 
 
 @dataclass(frozen=True)
@@ -31,24 +27,23 @@ class Deduplicated:
 
 
 def drop_duplicates(
-    rows: pa.Table, relation: RelationView, on: Sequence[tuple[str, str]], load_id: str, prefer: Sequence[str] = ()
+    rows: pa.Table,
+    relation: RelationView,
+    on: Pairs,
+    load_id: str,
+    prefer: Sequence[str] = (),
+    *,
+    attributes: Pairs = (),
+    join: str = "auto",
+    memory_bytes: int = MEMORY_BYTES,
 ) -> Deduplicated:
-    """A row with a null in its business key has no key: it is kept, and not remembered."""
-    answer = look_up(rows, relation, on)
-    stream = [name for name, _ in on]
-    loaded_before = pc.fill_null(pc.not_equal(answer.created_by, load_id), False)
-    fresh = rows.filter(pc.invert(loaded_before))
-    known = answer.known.filter(pc.invert(loaded_before))
-    has_key = reduce(pc.and_, [fresh.column(name).is_valid() for name in stream])
-    first = _first_by_key(fresh.filter(has_key), stream, prefer)
-    members = new_keys(fresh, known, on, relation)
-    kept = pa.concat_tables([first, fresh.filter(pc.invert(has_key))])
-    return Deduplicated(kept, members.cast(relation.schema), rows.num_rows - kept.num_rows)
+    """Drop rows whose key was loaded before or comes again. A row with a null in its key is kept, and not remembered.
 
-
-def _first_by_key(rows: pa.Table, key: Sequence[str], prefer: Sequence[str]) -> pa.Table:
-    order = [*prefer, *(name for name in rows.column_names if name not in prefer)]
-    ranked = rows.sort_by([(name, "ascending") for name in order])
-    ranked = ranked.append_column(_POSITION, pa.array(np.arange(ranked.num_rows)))
-    winners = ranked.group_by(list(key), use_threads=False).aggregate([(_POSITION, "min")]).column(f"{_POSITION}_min")
-    return ranked.take(winners.take(pc.sort_indices(winners))).drop_columns([_POSITION])
+    `attributes` are the further columns that the relation remembers of the row that won.
+    """
+    found = identify_new(rows, relation, on, load_id, join=join, memory_bytes=memory_bytes)
+    winners = first_of_each_key(found.new, [name for name, _ in on], prefer)
+    first = found.new.take(winners)
+    members = new_members(first, found.brought.take(winners), on, relation, attributes)
+    kept = pa.concat_tables([first, found.without_key])
+    return Deduplicated(kept, as_relation_rows(members, relation), rows.num_rows - kept.num_rows)

@@ -12,6 +12,7 @@ from etl import joins
 from etl.joins import Operator, Progress, RelationVersion, Rows, WorkBudget
 from etl.storage.memory_relation import create_memory_relation
 from etl.storage.memory_runs import MemoryRuns
+from etl.storage.partitioning import PartitionKind
 from etl.storage.relation import Relation
 from tests.harness.subjects import Subject
 from tests.oracle import Row, inner_join, rows_of
@@ -29,7 +30,7 @@ class Player:
         self.subject = subject
         self.script = script
         self.spill = MemoryRuns()
-        self.relation = _relation_of(script)
+        self.relation = _relation_of(script, subject.partition)
         self.versions: list[Relation] = [] if self.relation is None else [self.relation]
         self.results: list[pa.RecordBatch] = []
         self.arrived_at: dict[int, int] = {}
@@ -154,11 +155,12 @@ class Player:
             assert answers or self.script.how == "inner", f"{row}: a left join gave no answer"
 
 
-def _relation_of(script: Script) -> Relation | None:
+def _relation_of(script: Script, partition: PartitionKind) -> Relation | None:
     if script.relation is None:
         return None
     key = [columns[-1] for columns in script.on]
-    return create_memory_relation("relation", script.relation.schema, key, segments=3, batches=[script.relation])
+    batches = [script.relation]
+    return create_memory_relation("relation", script.relation.schema, key, batches, partition=partition, theta=2)
 
 
 def _content(relation: Relation) -> set[Row]:

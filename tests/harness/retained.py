@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from etl.joins import JoinPlan, Ports
+from etl.storage.block_table import BlockTable
 from etl.storage.relation import Relation
 
 _CODE = (type, types.ModuleType, types.FunctionType, types.CodeType, types.MethodType)
@@ -29,6 +30,10 @@ def retained_bytes(root: object) -> int:
         if id(thing) in seen or isinstance(thing, _NOT_DATA):
             continue
         seen[id(thing)] = thing
+        if isinstance(thing, BlockTable):
+            # Without copies of its own it is the relation's, shared by all who look at the version.
+            waiting.extend([thing._pinned, thing._columns] if thing._pinned else [])
+            continue
         if isinstance(thing, np.ndarray):
             owner = thing
             while isinstance(owner.base, np.ndarray):

@@ -26,7 +26,7 @@ STREAMS: dict[str, object] = {"sides": [LEFT, RIGHT], "on": [("key", "key")]}
 def customers(version: int = 1) -> Relation:
     """A relation keyed by (country, number), moved on to a version."""
     schema = pa.schema([("country", pa.string()), ("number", pa.int64()), ("surrogate", pa.int64())])
-    relation = create_memory_relation("customers", schema, ("country", "number"), segments=3)
+    relation = create_memory_relation("customers", schema, ("country", "number"))
     for number in range(1, version):
         relation = relation.append(pa.RecordBatch.from_pylist([], schema), f"load-{number}", highest=0)
     return relation
@@ -45,7 +45,7 @@ LOOKUP: dict[str, object] = {
     ("name", "changed", "message"),
     [
         ("symetric-hash", {}, "there is no join named 'symetric-hash': did you mean 'symmetric-hash'?"),
-        ("nested", {}, "there is no join named 'nested': it takes 'hash-partitioned', 'symmetric-hash'"),
+        ("nested", {}, "there is no join named 'nested': it takes 'auto', 'hash-partitioned', 'meshjoin', "),
         ("symmetric-hash", {"on": [("nr", "key")]}, "side 0 has no key column 'nr': it has 'key', 'text', 'price'"),
         ("symmetric-hash", {"on": [("key", "nr")]}, "side 1 has no key column 'nr': it has 'key', 'small', 'tags'"),
         ("symmetric-hash", {"on": [("key", "small")]}, "side 0 column 'key' is int64, side 1 column 'small' is int32"),
@@ -90,7 +90,8 @@ def test_a_stream_join_that_cannot_be_built(name: str, changed: dict[str, object
         ({"on": [("land", "country"), ("no", "number")]}, "side 0 has no key column 'no': it has 'land', 'nr'"),
         ({"suffixes": ["", "", ""]}, "suffixes has 3 entries for 2 inputs"),
         ({"memory_bytes": 1}, "memory_bytes is 1, below one block"),
-        ({"segments": 4}, "hash-partitioned has no setting 'segments': it takes none"),
+        ({"rows": 4}, "hash-partitioned has no setting 'rows': it takes 'invocation_rows', 'freed_share', 'rho', "),
+        ({"deadlines": 4}, "hash-partitioned has no setting 'deadlines': did you mean 'deadline'?"),
     ],
 )
 def test_a_lookup_that_cannot_be_built(changed: dict[str, object], message: str) -> None:
@@ -202,9 +203,9 @@ def test_wrong_events_on_a_lookup_change_nothing() -> None:
     relation = relation.append(known, "load", highest=20)
     operator = joins.build("hash-partitioned", relation=relation, **LOOKUP)  # type: ignore[arg-type]
     asked = pa.record_batch([["se", "se", None], [1, 2, 1]], schema=operator.plan.sides[0])
-    other_key = create_memory_relation("customers", relation.schema, ("number",), segments=3)
-    other_cut = create_memory_relation("customers", relation.schema, relation.key, segments=4)
-    other_name = create_memory_relation("products", relation.schema, relation.key, segments=3)
+    other_key = create_memory_relation("customers", relation.schema, ("number",))
+    other_cut = create_memory_relation("customers", relation.schema, relation.key, partition="range")
+    other_name = create_memory_relation("products", relation.schema, relation.key)
     other_relation = "hash-partitioned was built for relation customers, the event brings another one"
     wrong: list[tuple[joins.Event, type[HeadraceError], str]] = [
         (Rows(1, asked), BadInput, "hash-partitioned: there is no side 1, sides are 0 to 0"),

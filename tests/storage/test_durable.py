@@ -37,7 +37,7 @@ def test_parts_come_back_as_one_file_with_its_size_and_checksum(folder: DurableF
     stamp = folder.put("a/b.bin", parts)
     assert stamp == FileStamp("a/b.bin", len(whole), xxhash.xxh3_128(whole).hexdigest())
     assert folder.read(stamp).to_pybytes() == whole
-    assert folder.read_sized(stamp).to_pybytes() == whole
+    assert folder.map_sized(stamp).to_pybytes() == whole
     assert folder.read_unchecked("a/b.bin").to_pybytes() == whole
 
 
@@ -77,13 +77,13 @@ def test_damage_is_found_and_the_file_is_named(folder: DurableFolder) -> None:
     flip_last_byte(path)
     with pytest.raises(CorruptFile, match=f"{path} was changed"):
         folder.read(stamp)
-    assert folder.read_sized(stamp).size == stamp.size, "a changed byte is beyond a check of the size"
+    assert folder.map_sized(stamp).size == stamp.size, "a changed byte is beyond a check of the size"
     os.truncate(path, 3)
-    for read in (folder.read, folder.read_sized):
+    for read in (folder.read, folder.map_sized):
         with pytest.raises(CorruptFile, match=f"{path} has 3 bytes, expected 7"):
             read(stamp)
     path.unlink()
-    for read in (folder.read, folder.read_sized):
+    for read in (folder.read, folder.map_sized):
         with pytest.raises(MissingFile, match=f"{path} does not exist"):
             read(stamp)
 

@@ -17,11 +17,14 @@ from etl.kernels.columns import view
 from etl.kernels.hashing import hash_columns
 from etl.storage.lookup_store import create_relation
 from etl.storage.memory_relation import create_memory_relation
-from etl.storage.ports import RelationStore
+from etl.storage.ports import RelationStore, keys_of
 from etl.storage.relation import Relation
-from tests.storage.relations import KEY, SCHEMA, Row, all_rows, numbered, probe_all, rows_of
+from tests.storage.relations import KEY, SCHEMA, Row, all_rows, keys_in, numbered, probe_all, rows_of
 
 Create = Callable[..., Relation]
+
+
+PARTITIONS = ("hash", "range")
 
 
 @pytest.fixture(params=["memory", "files"])
@@ -39,7 +42,7 @@ def create(request: pytest.FixtureRequest, tmp_path: Path) -> Create:
 
 def test_both_are_relation_stores(create: Create) -> None:
     relation: RelationStore = create()
-    assert (relation.version, relation.rows, relation.highest, relation.segments) == (1, 0, 0, 16)
+    assert (relation.version, relation.rows, relation.highest, relation.segments) == (1, 0, 0, 1)
     assert relation.schema.equals(SCHEMA)
     assert relation.key == KEY
 
@@ -55,7 +58,8 @@ probing_keys = st.lists(
     base=stored_rows,
     loads=st.lists(stored_rows, max_size=3),
     probing=probing_keys,
-    segments=st.integers(1, 5),
+    partition=st.sampled_from(PARTITIONS),
+    theta=st.sampled_from([1, 2, 5, 100]),
 )
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_probe_finds_what_the_definition_of_the_join_finds(
@@ -63,9 +67,10 @@ def test_a_probe_finds_what_the_definition_of_the_join_finds(
     base: list[Row],
     loads: list[list[Row]],
     probing: list[tuple[str | None, int | None]],
-    segments: int,
+    partition: str,
+    theta: int,
 ) -> None:
-    relation = create(segments=segments, batches=[rows_of(base)])
+    relation = create(partition=partition, theta=theta, batches=[rows_of(base)])
     for number, load in enumerate(loads):
         relation = relation.append(rows_of(load), f"load {number}", 0)
     stored = [(*row, "") for row in base]
@@ -99,11 +104,11 @@ def test_a_null_does_not_match_the_key_whose_hash_it_shares(create: Create) -> N
 def test_a_probe_with_matches_beyond_one_chunk_stays_bounded(create: Create) -> None:
     schema = pa.schema([("key", pa.int64())])
     same = pa.record_batch([pa.array(np.zeros(400, np.int64))], schema=schema)
-    relation = create(schema, ("key",), segments=1, batches=[same])
-    columns = [view(same.column(0))]
-    sizes = [rows.num_rows for _, rows in relation.probe(0, columns, hash_columns(columns))]
+    relation = create(schema, ("key",), batches=[same])
+    keys = keys_of(same.columns)
+    sizes = [len(pairs.row) for pairs in relation.block_table().probe(relation.segment_of(keys), keys, 1000)]
     assert sum(sizes) == 160_000
-    assert max(sizes) <= 65_536
+    assert max(sizes) <= 1000
 
 
 @pytest.mark.parametrize(
@@ -169,33 +174,104 @@ def test_the_loser_of_a_race_is_told_and_can_try_again(create: Create) -> None:
     start = create(batches=[numbered([0])])
     loser = start.at()
     start.append(numbered([1]), "load 1", 1)
-    with pytest.raises(CommitRace, match="customers: load load 1 made version 2 before load load 2"):
+    with pytest.raises(CommitRace, match="customers: load load 1 made a version after version 1 before load load 2"):
         loser.append(numbered([2]), "load 2", 2)
-    assert loser.counters.runs_deleted == 1, "the loser removed its run"
     assert loser.at().rows == 2
     assert loser.at().append(numbered([2]), "load 2", 2).version == 3
 
 
+def test_a_compaction_does_not_make_a_load_lose(create: Create) -> None:
+    stale = create(batches=[numbered(range(20))], theta=4).append(numbered([100]), "load 1", 5)
+    stale.compact()
+    after = stale.append(numbered([101]), "load 2", 6)
+    assert (after.version, after.rows, after.highest) == (4, 22, 6)
+    after.verify()
+
+
 def test_the_description_names_version_load_and_time(create: Create) -> None:
-    times = iter([datetime(2020, 1, day, 12, tzinfo=UTC) for day in (1, 2)])
-    relation = create(segments=4, clock=lambda: next(times)).append(numbered([1, 2]), "orders/7", 2)
-    description = relation.describe()
-    assert description.created_at == "2020-01-02T12:00:00.000+00:00"
-    assert (description.name, description.version, description.load_id) == ("customers", 2, "orders/7")
-    assert (description.rows, description.highest, description.segments, description.files) == (2, 2, 4, 1)
-    assert description.bytes > 2 * 8
+    times = iter([datetime(2020, 1, day, 12, tzinfo=UTC) for day in (1, 2, 4)])
+    relation = create(clock=lambda: next(times)).append(numbered([1, 2]), "orders/7", 2)
+    described = relation.describe()
+    assert (described.created_at, described.age_seconds) == ("2020-01-02T12:00:00.000+00:00", 2 * 86_400)
+    assert (described.name, described.version, described.load_id) == ("customers", 2, "orders/7")
+    assert (described.rows, described.highest, described.segments, described.files) == (2, 2, 1, 1)
+    assert (described.delta_files, described.delta_rows, described.oldest_version) == (1, 2, 1)
+    assert described.bytes > 2 * 8
     relation.verify()
 
 
-def test_blocks_and_bytes_are_counted_per_probe(create: Create) -> None:
-    relation = create(segments=1, batches=[numbered(range(1000))]).append(numbered([2000]), "load 1", 0)
+def test_blocks_and_bytes_of_segments_that_are_read_are_counted(create: Create) -> None:
+    relation = create(batches=[numbered(range(1000))]).append(numbered([2000]), "load 1", 0)
     before = relation.counters
-    probe = numbered([7])
-    columns = [view(probe.column(name)) for name in KEY]
-    assert sum(rows.num_rows for _, rows in relation.probe(0, columns, hash_columns(columns))) == 1
+    assert relation.count_reads([0]) == 2
     spent = relation.counters.since(before)
     assert (spent.blocks_read, spent.blocks_written) == (2, 0)
     assert spent.bytes_read > 1000 * (8 + 9 + 4 + 8)
+
+
+def test_a_load_s_rows_are_found_again_whatever_was_folded_and_compacted(create: Create) -> None:
+    relation = create(batches=[numbered(range(100))], theta=4)
+    loads = {f"load {n}": [1000 + 3 * n, 1001 + 3 * n] for n in range(50)}
+    for load_id, numbers in loads.items():
+        relation = relation.append(numbered(numbers), load_id, 0)
+    for version in (relation, relation.compact()):
+        for load_id, numbers in loads.items():
+            brought = version.brought(load_id)
+            assert brought.schema.equals(SCHEMA)
+            assert sorted(brought.column("number").to_pylist()) == numbers
+        assert version.brought("another load").num_rows == 0
+    assert relation.at(3).brought("load 40").num_rows == 0
+
+
+def test_every_load_is_remembered_however_many_there_are(create: Create) -> None:
+    relation = create()
+    for number in range(100):
+        relation = relation.append(numbered([]), f"load {number}", 0)
+    assert [relation.find(f"load {number}") for number in range(100)] == list(range(2, 102))
+    assert relation.at(1).find("load 99") == 101
+    assert relation.find("load 100") is None
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_a_look_up_keeps_rows_and_order(create: Create, partition: str) -> None:
+    relation = create(partition=partition, theta=3, batches=[numbered(range(20)), rows_of([("x", 1, 7), ("x", 1, 8)])])
+    asked = pa.table({"c": ["x", None, "country 3", "no"], "n": pa.array([1, 1, 3, 3], pa.int32())})
+    found = relation.look_up(asked, [("n", "number"), ("c", "country")])
+    assert found.schema.names == ["c", "n", "surrogate", "_created_by"]
+    assert [tuple(row.values()) for row in found.to_pylist()] == [
+        ("x", 1, 7, ""), ("x", 1, 8, ""), (None, 1, None, None), ("country 3", 3, 3, ""), ("no", 3, None, None),
+    ]  # fmt: skip
+    assert relation.look_up(asked.slice(0, 0), [("n", "number"), ("c", "country")]).num_rows == 0
+
+
+def test_a_look_up_that_makes_no_sense_is_refused(create: Create) -> None:
+    relation = create()
+    asked = pa.table({"country": ["x"], "n": pa.array([1], pa.int32()), "long": pa.array([1], pa.int64())})
+    with pytest.raises(BadInput, match="pair each of these columns"):
+        relation.look_up(asked, [("n", "number")])
+    with pytest.raises(BadInput, match="no column 'm'"):
+        relation.look_up(asked, [("m", "number"), ("country", "country")])
+    with pytest.raises(BadInput, match=r"'long' of the rows is int64, but key column 'number'.*int32: cast"):
+        relation.look_up(asked, [("long", "number"), ("country", "country")])
+    with pytest.raises(BadInput, match="have a column 'surrogate', as relation customers"):
+        relation.look_up(asked.append_column("surrogate", asked.column("n")), [("n", "number"), ("country", "country")])
+
+
+def test_the_hashes_of_new_rows_are_told(create: Create) -> None:
+    first = create(batches=[numbered(range(10))])
+    third = first.append(numbered([10, 11]), "load 1", 0).append(numbered([12]), "load 2", 0)
+    hashes = keys_of(keys_in(numbered([10, 11, 12]))).hashes.tolist()
+    assert sorted(_told(third, 1)) == sorted(hashes)
+    assert _told(third, 2) == hashes[2:]
+    assert _told(third, 3) == []
+    assert third.compact().hashes_added_since(2) is None
+    assert _told(third.compact(), 3) == []
+
+
+def _told(relation: Relation, version: int) -> list[int]:
+    hashes = relation.hashes_added_since(version)
+    assert hashes is not None
+    return list(hashes.tolist())
 
 
 def test_a_closed_relation_opens_its_files_again(create: Create) -> None:
@@ -214,7 +290,18 @@ def test_a_closed_relation_opens_its_files_again(create: Create) -> None:
         (SCHEMA, ("missing",), {}, "customers has no key column 'missing'"),
         (SCHEMA, (), {}, "key \\(\\) is empty"),
         (SCHEMA, ("number", "number"), {}, "names a column twice"),
-        (SCHEMA, KEY, {"segments": 0}, "customers: 0 segments"),
+        (SCHEMA, KEY, {"theta": 0}, "customers: theta is 0"),
+        (SCHEMA, KEY, {"partition": "round"}, "partition is 'round'; choose 'hash' or 'range'"),
+        (SCHEMA, KEY, {"range_by": "number"}, "range_by='number' needs partition='range'"),
+        (SCHEMA, KEY, {"partition": "range", "range_by": "surrogate"}, "range_by='surrogate' is no key column"),
+        (SCHEMA, KEY, {"highest": "none"}, "customers has no column 'none' to take the highest key from"),
+        (
+            pa.schema([("k", pa.decimal128(30))]),
+            ("k",),
+            {"partition": "range"},
+            "column 'k' is decimal128.*, which has no ranges to partition by",
+        ),
+        (pa.schema([("k", pa.int8()), ("v", pa.list_(pa.int8()))]), ("k",), {}, "customers, column 'v': .*list"),
         (pa.schema([("k", pa.float64())]), ("k",), {}, "customers, column 'k': .*double"),
         (pa.schema([("_hash", pa.int64())]), ("_hash",), {}, "'_hash' repeats or is reserved"),
         (
@@ -228,7 +315,7 @@ def test_a_closed_relation_opens_its_files_again(create: Create) -> None:
     ],
 )
 def test_a_relation_that_cannot_be_is_refused(
-    create: Create, schema: pa.Schema, key: tuple[str, ...], settings: dict[str, int], message: str
+    create: Create, schema: pa.Schema, key: tuple[str, ...], settings: dict[str, object], message: str
 ) -> None:
     with pytest.raises(BadInput, match=message):
         create(schema, key, **settings)
@@ -249,14 +336,12 @@ def test_rows_that_do_not_fit_are_refused_and_change_nothing(create: Create) -> 
 
 
 def test_a_probe_that_makes_no_sense_is_refused_at_the_call(create: Create) -> None:
-    relation = create(segments=3)
-    columns = [view(pa.array([1]))]
+    relation = create()
+    keys = keys_of([pa.array([1])])
     with pytest.raises(BadInput, match=r"customers has the key \('country', 'number'\), but the probe has 1"):
-        relation.probe(0, columns, hash_columns(columns))
-    for segment in (-1, 3):
-        with pytest.raises(BadInput, match=f"customers has no segment {segment}: it has 3"):
-            relation.probe(segment, columns * 2, hash_columns(columns * 2))
-        with pytest.raises(BadInput, match=f"customers has no segment {segment}"):
+        relation.block_table().probe(np.zeros(1, np.int32), keys)
+    for segment in (-1, 1):
+        with pytest.raises(BadInput, match=f"customers has no segment {segment}: it has 1"):
             relation.read_segment(segment)
 
 

@@ -17,8 +17,16 @@ ON = [("source", "system"), ("nr", "number")]
 NaturalKey = tuple[str | None, int | None]
 
 
-def customers(segments: int = 4) -> Relation:
-    return create_memory_relation("customer", CUSTOMER, ("system", "number"), segments=segments)
+JOINS = ("auto", "hash-partitioned", "meshjoin")
+
+
+def customers(others: int = 0) -> Relation:
+    """Nobody, or so many customers of another system, in segments of one or two."""
+    columns = [["elsewhere"] * others, list(range(others)), list(range(1, others + 1))]
+    known = pa.record_batch(columns, schema=CUSTOMER)
+    return create_memory_relation(
+        "customer", CUSTOMER, ("system", "number"), [known], theta=1, highest="customer_key" if others else 0
+    )
 
 
 def load_of(keys: Sequence[NaturalKey], cuts: Sequence[int] = ()) -> pa.Table:

@@ -6,12 +6,14 @@ import random
 from collections import Counter
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.storage.memory_relation import create_memory_relation
 from etl.storage.relation import Relation
 from etl.transforms.duplicate_detection import Deduplicated, drop_duplicates
+from tests.transforms.relations import JOINS
 
 ORDER = pa.schema([("system", pa.string()), ("order_no", pa.int64())])
 STREAM = pa.schema([("source", pa.string()), ("nr", pa.int64()), ("sent_at", pa.int64()), ("amount", pa.int64())])
@@ -20,7 +22,7 @@ Order = tuple[str | None, int | None, int, int]
 
 
 def orders() -> Relation:
-    return create_memory_relation("loaded_order", ORDER, ("system", "order_no"), segments=4)
+    return create_memory_relation("loaded_order", ORDER, ("system", "order_no"), theta=2)
 
 
 def load_of(rows: list[Order]) -> pa.Table:
@@ -78,7 +80,7 @@ def test_every_key_is_loaded_once_over_all_loads(all_loads: list[list[Order]]) -
         assert answer.duplicates == len(rows) - len(expected)
         assert answer.members.num_rows == len({row[:2] for row in expected if None not in row[:2]})
         seen |= {row[:2] for row in rows}
-        relation = relation.append(answer.members, f"load {number}", highest=0)
+        relation = relation.append(answer.members, f"load {number}", highest=0).compact()
 
 
 @given(loads, st.randoms(use_true_random=False))
@@ -113,6 +115,42 @@ def test_a_load_that_has_committed_finds_the_same_duplicates_again(first: list[O
 def test_a_load_without_rows_has_no_duplicates() -> None:
     answer = dropped([], orders())
     assert (answer.first.num_rows, answer.members.num_rows, answer.duplicates) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("join", JOINS)
+def test_every_join_finds_the_same_duplicates_in_little_memory(join: str) -> None:
+    known = load_of([("shop", number, 0, 0) for number in range(0, 1000, 2)]).select(["source", "nr"])
+    relation = orders().append(known.rename_columns(ORDER.names), "load 0", highest=0).compact()
+    rows: list[Order] = [("shop", number % 1000, number, 0) for number in range(2000)]
+    answer = drop_duplicates(load_of(rows), relation, ON, "load 1", join=join, memory_bytes=1 << 16)
+    assert kept(answer) == Counter(("shop", number, number, 0) for number in range(1, 1000, 2))
+    assert answer.duplicates == 1500
+
+
+def test_the_relation_remembers_attributes_of_the_row_that_won() -> None:
+    schema = pa.schema([*ORDER, ("amount", pa.int64()), ("note", pa.string())])
+    relation = create_memory_relation("loaded_order", schema, ("system", "order_no"))
+    rows = load_of([("shop", 1, 9, 100), ("shop", 1, 3, 500), ("web", None, 1, 1)])
+    answer = drop_duplicates(rows, relation, ON, "load 1", ["sent_at"], attributes=[("amount", "amount")])
+    assert answer.members.schema == schema
+    assert answer.members.to_pylist() == [{"system": "shop", "order_no": 1, "amount": 500, "note": None}]
+    assert answer.duplicates == 1
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([["b"], ["a"], None]),
+        pa.array([{"x": 2}, {"x": 1}, None]),
+        pa.array(["b", "a", None]).dictionary_encode(),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_columns_that_arrow_does_not_order_decide_as_well(values: pa.Array) -> None:
+    columns = {"source": ["shop"] * 3, "nr": [1] * 3, "sent_at": [1] * 3, "extra": values}
+    for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
+        answer = drop_duplicates(pa.table(columns).take(order), orders(), ON, "load 1")
+        assert answer.first.column("extra").to_pylist() == [values[1].as_py()]
 
 
 def _first_by_definition(rows: list[Order], seen: set[tuple[str | None, int | None]]) -> list[Order]:

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from etl.errors import BadInput
 from etl.storage.memory_relation import create_memory_relation
 from etl.storage.relation import Relation
 from etl.transforms.surrogate_keys import UNKNOWN_MEMBER, KeyedRows, assign
-from tests.transforms.relations import ON, NaturalKey, customers, load_of
+from tests.transforms.relations import JOINS, ON, NaturalKey, customers, load_of
 
 natural_keys = st.tuples(st.none() | st.sampled_from(["shop", "web"]), st.none() | st.integers(0, 8))
 loads = st.lists(natural_keys, max_size=25)
@@ -49,7 +50,7 @@ def test_keys_are_dense_from_one_over_all_loads(all_loads: list[list[NaturalKey]
         given_out |= {key: surrogate for key, surrogate in found.items() if None not in key}
         assert sorted(given_out.values()) == list(range(1, len(given_out) + 1))
         assert answer.highest == len(given_out)
-        relation = committed(answer, relation, f"load {number}")
+        relation = committed(answer, relation, f"load {number}").compact()
         assert relation.highest == relation.rows == len(given_out)
 
 
@@ -128,3 +129,45 @@ def test_the_stream_may_have_a_column_named_like_the_surrogate_key() -> None:
     rows = pa.table({"customer_key": ["shop"], "number": [7], "_row": [1]})
     answer = assign(rows, customers(), [("customer_key", "system"), ("number", "number")], "customer_key")
     assert answer.keys.to_pylist() == [1]
+
+
+@pytest.mark.parametrize("join", JOINS)
+def test_every_join_gives_the_same_numbers_in_little_memory(join: str) -> None:
+    keys: list[NaturalKey] = [(source, number) for number in range(500) for source in ("shop", "web", "elsewhere")]
+    answer = assign(load_of(keys), customers(others=200), ON, "customer_key", join=join, memory_bytes=1 << 16)
+    by_auto = assign(load_of(keys), customers(others=200), ON, "customer_key")
+    assert answer.keys.equals(by_auto.keys)
+    assert answer.members.equals(by_auto.members)
+    assert answer.highest == 200 + 2 * 500 + 300
+
+
+# Relations with more than a key and its number
+
+PRODUCT = pa.schema(
+    [("number", pa.int64()), ("name", pa.string()), ("product_key", pa.int32()), ("weight", pa.float64())]
+)
+
+
+def test_attributes_of_new_members_are_given_by_the_rows_or_null() -> None:
+    known = pa.record_batch([[1], ["bolt"], [1], [0.5]], schema=PRODUCT)
+    relation = create_memory_relation("product", PRODUCT, ("number",), [known], highest="product_key")
+    rows = pa.table({"nr": [2, 1, 2, None], "title": ["nut", "another bolt", None, "nothing"]})
+    answer = assign(rows, relation, [("nr", "number")], "product_key", attributes=[("title", "name")])
+    assert answer.keys.to_pylist() == [2, 1, 2, 0]
+    assert answer.members.schema == PRODUCT
+    assert answer.members.to_pylist() == [{"number": 2, "name": "nut", "product_key": 2, "weight": None}]
+    relation = relation.append(answer.members, "load 1", answer.highest)
+    again = assign(rows, relation, [("nr", "number")], "product_key", attributes=[("title", "name")])
+    assert again.keys.to_pylist() == answer.keys.to_pylist()
+    assert again.members.num_rows == 0, "known members stay as they are"
+
+
+def test_a_column_that_cannot_hold_surrogate_keys_is_named() -> None:
+    relation = create_memory_relation("product", PRODUCT, ("number",))
+    for column, message in [
+        ("key", "relation product has no column 'key' beside its key to hold surrogate keys: it has 'name', 'product_"),
+        ("number", "relation product has no column 'number' beside its key"),
+        ("weight", "relation product: column 'weight' is double: surrogate keys are integers"),
+    ]:
+        with pytest.raises(BadInput, match=message):
+            assign(pa.table({"nr": [2]}), relation, [("nr", "number")], column)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import discovered
-from benchmarks.runner import Case, Measure, Outcome, WrongAnswer, main, measure
+from benchmarks.runner import Case, Measure, Measurement, Outcome, WrongAnswer, main, measure
 
 ALLOCATED = 32 * 2**20
 
@@ -91,8 +91,25 @@ def test_a_subject_adds_measures_of_its_own() -> None:
     assert (own.value, own.unit) == (3.0, "s")
 
 
+def test_a_question_may_measure_in_a_way_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Counted:
+        name = "counted"
+
+        def measure(self, rounds: int) -> list[Measurement]:
+            return [Measurement(self.name, "ours", "files", 12, "files")]
+
+    file = tmp_path / "measured.json"
+    assert main(lambda _quick: [Counted()], arguments=["--json", str(file)]) == 0
+    assert json.loads(file.read_text(encoding="utf-8")) == [
+        {"case": "counted", "subject": "ours", "metric": "files", "value": 12, "unit": "files"}
+    ]
+    printed = capsys.readouterr().out
+    assert "12.0 files" in printed
+    assert "min .. max" not in printed
+
+
 def test_benchmark_modules_are_discovered() -> None:
-    assert "benchmarks.kernels" in {found.__module__ for found in discovered()}
+    assert {"benchmarks.hybrid", "benchmarks.kernels"} <= {found.__module__ for found in discovered()}
 
 
 def pause() -> None:

@@ -1,0 +1,1 @@
+"""The papers' experiments again, on a virtual clock: what each paper claims beside what we see."""

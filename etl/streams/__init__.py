@@ -1,0 +1,1 @@
+"""Streams: models of how rows arrive."""
