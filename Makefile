@@ -28,7 +28,7 @@ format: $(READY) ## rewrite the sources in the one style
 bench: $(READY) ## all benchmarks, with their peers (minutes)
 	@$(BIN)/python -m benchmarks
 
-bench-quick: $(READY) ## the same on small sizes (a minute)
+bench-quick: $(READY) ## the same on small sizes (some minutes)
 	@$(BIN)/python -m benchmarks --quick
 
 lock: ## write requirements.lock anew from pyproject.toml (needs uv)

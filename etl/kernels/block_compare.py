@@ -74,7 +74,7 @@ def _family(column: ColumnView | BlockColumn) -> str:
 _UNSIGNED, _FIXED = Kind.UNSIGNED, Kind.FIXED
 
 # Stored rows lie far apart: each is asked for before it is needed, its offset earlier still.
-_OFFSET_AHEAD, _VALUE_AHEAD = 32, 16
+_OFFSET_AHEAD, _VALUE_AHEAD = 96, 32
 
 
 @helper

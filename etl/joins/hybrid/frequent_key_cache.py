@@ -1,8 +1,10 @@
 """The frequent-key cache: the relation's rows for the keys that the stream asks for most, in front of everything else.
 
-A small table of counters, indexed by the key's hash, tells frequent keys from rare ones; it may take a rare key for a
-frequent one, which only wastes a place. A key enters with all its relation rows, right after a probe has found them, so
-a hit is a whole answer. When the cache is full it keeps what is still asked for; counters fade with every epoch.
+A small table of counters, indexed by the key's hash, tells frequent keys from rare ones. Keys share a counter, so the
+mean of all counters and its spread are what chance gives a rare key: only what a counter has beyond them counts. A rare
+key that is taken for a frequent one only wastes a place. A key enters with all its relation rows, right after a probe
+has found them, so a hit is a whole answer. When the cache is full it keeps what is still asked for; counters fade with
+every epoch.
 
 The idea is that of CACHEJOIN, put in front of any strategy: with skewed streams a few thousand keys answer most rows.
 """
@@ -38,6 +40,7 @@ class FrequentKeyCache:
         self._frequent_after = frequent_after
         # A power of two, and at most a quarter of the room.
         self._counters = np.zeros(min(_MOST_COUNTERS, 1 << (capacity // 16).bit_length() - 1), np.int32)
+        self._counted_rows = 0
         self._rows_in_epoch = 0
         self._rows = RowBuffer(schema)
         self._table = HashTable()
@@ -49,10 +52,12 @@ class FrequentKeyCache:
     def arrive(self, keys: Keys) -> None:
         """Count what is asked for."""
         self._counters += np.bincount(self._counter_of(keys.hashes), minlength=len(self._counters)).astype(np.int32)
+        self._counted_rows += len(keys.hashes)
         self._rows_in_epoch += len(keys.hashes)
         if self._rows_in_epoch >= _EPOCH_ROWS:
             self._rows_in_epoch = 0
             self._counters >>= 1
+            self._counted_rows = int(self._counters.sum())
 
     def answers(self, keys: Keys, limit: int) -> Iterator[tuple[Index, list[pa.Array]]]:
         """Positions among the keys, and the relation's rows for them; a position that comes is answered whole."""
@@ -70,7 +75,9 @@ class FrequentKeyCache:
     def frequent(self, keys: Keys, asked: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """One of the asked rows for each frequent key that is not here yet: the first that asks for it."""
         rows = np.flatnonzero(asked if keys.valid is None else asked & keys.valid)
-        candidates = rows[self._counters[self._counter_of(keys.hashes[rows])] >= self._frequent_after]
+        chance = self._counted_rows / len(self._counters)
+        enough = self._frequent_after + int(chance + 2 * chance**0.5)
+        candidates = rows[self._counters[self._counter_of(keys.hashes[rows])] >= enough]
         if not candidates.size:
             return np.zeros(len(keys.hashes), np.bool_)
         _, first = np.unique(keys.hashes[candidates], return_index=True)

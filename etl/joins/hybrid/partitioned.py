@@ -37,6 +37,8 @@ from etl.joins.snapshots import OperatorState, Snapshot
 from etl.storage.ports import Keys, RelationView
 
 EndlessWait = -1
+_FEW = 8
+"""One row in so many is a few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +197,17 @@ class Partitioned(Operator):
         emit: Emit,
     ) -> None:
         here = pending & self._segments.in_memory[segment]
-        if here.any():
-            pending &= ~here
+        hits = int(np.count_nonzero(here))
+        if not hits:
+            return
+        pending &= ~here
+        self._bump("memory_hits", hits)
+        if hits * _FEW <= len(here):
+            # A probe walks over all rows that it is given; a few are better copied out first.
+            rows, segment = batch.filter(pa.array(here)), segment[here]
+            self._probe(rows, self._answers.keys(rows), segment, np.ones(hits, np.bool_), emit)
+        else:
             self._probe(batch, keys, np.where(here, segment, np.int32(-1)), here, emit)
-            self._bump("memory_hits", int(here.sum()))
 
     def _probe(
         self,

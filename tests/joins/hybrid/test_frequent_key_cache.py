@@ -62,6 +62,16 @@ def test_a_key_is_answered_with_all_its_rows_to_everybody_who_asks() -> None:
     assert Counter(found(cache, "a", "b", limit=1)) == Counter([(0, 1), (0, 3), (1, 2)])
 
 
+def test_rare_keys_that_share_a_counter_are_not_taken_for_a_frequent_one() -> None:
+    cache = cache_of(capacity=1 << 14, frequent_after=8)
+    rare = keys_of([pa.array(np.arange(20_000).astype(str))])
+    cache.arrive(rare)  # nearly twenty to a counter
+    assert np.count_nonzero(cache.frequent(rare, everybody(rare))) < len(rare.hashes) / 10
+    often = keys(*["a"] * 40)
+    cache.arrive(often)
+    assert cache.frequent(often, everybody(often)).any()
+
+
 def test_a_key_is_frequent_when_it_was_asked_for_often_enough() -> None:
     cache = cache_of(frequent_after=3)
     asked = keys("a", "b", "a", None)
