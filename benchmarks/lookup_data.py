@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from rich.console import Console
 
 from benchmarks import lookup_peers
@@ -22,6 +24,7 @@ from etl.storage.lookup_store import create_relation, open_relation
 from etl.storage.partitioning import PartitionKind
 
 DEFAULT_FOLDER = Path(__file__).resolve().parent.parent / "build" / "bench" / "hybrid"
+_PARQUET_FILES = 8
 _RECIPE = "1"
 """Another one, whenever the same name stands for other content."""
 
@@ -46,6 +49,10 @@ class LookupData:
             folder = self._made(name, build)
         return folder
 
+    def parquet(self) -> Path:
+        """As Spark reads it: some files, in the order of the keys."""
+        return self._made("parquet", partial(_write_parquet, rows=self.rows))
+
     def duckdb(self, *, indexed: bool) -> Path:
         name = "duckdb-indexed" if indexed else "duckdb"
         return self._made(name, partial(lookup_peers.load_duckdb, rows=self.rows, indexed=indexed))
@@ -69,6 +76,11 @@ class LookupData:
         note = f"built {name} of {self.rows:,} rows in {time.perf_counter() - start:.1f} s"
         Console(stderr=True).print(note, style="dim", highlight=False)
         return whole
+
+
+def _write_parquet(folder: Path, rows: int) -> None:
+    for number, batch in enumerate(relation_batches(rows, batch_rows=max(1, rows // _PARQUET_FILES))):
+        pq.write_table(pa.Table.from_batches([batch]), folder / f"part-{number:04d}.parquet")
 
 
 def _create(folder: Path, rows: int, theta: int, partition: PartitionKind) -> None:

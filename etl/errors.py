@@ -56,3 +56,7 @@ class CommitRace(TransientError):
 
 class PipelineBusy(TransientError):
     """Another run holds the pipeline."""
+
+
+class Fenced(TerminalError):
+    """A newer run of the pipeline has taken over; this one must not commit anything any more."""

@@ -26,7 +26,8 @@ def make_settings(kind: type[Settings], given: Mapping[str, object], owner: str)
 def settings_to_json(settings: object) -> dict[str, Json]:
     assert is_dataclass(settings)
     assert not isinstance(settings, type)
-    return asdict(settings)
+    # As JSON gives them back: it knows no tuples.
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(settings).items()}
 
 
 def suggestion(name: str, known: list[str]) -> str:

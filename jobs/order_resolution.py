@@ -1,30 +1,44 @@
 """The demo pipeline's resolve step: correlated rows become facts with surrogate keys, or go to quarantine.
 
-The order matters. Codes first: a row that is quarantined must leave no trace in the relations, so that a corrected
-copy of it is new. Then duplicates, so that only rows that will be loaded get keys. Then customers and products.
+The rows are in the driver already, so they are resolved there, with look-ups that live as long as the process does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
-from etl.storage.lookup_store import create_relation, open_relation
+from etl.errors import AlreadyPublished, MissingFile
+from etl.spark.process_memory import PROCESS_MEMORY
+from etl.spark.resolve import AssignKeys, DropDuplicates, Resolution, TranslateCodes
+from etl.spark.resolve import resolve as resolve_rows
+from etl.storage.lookup_store import create_relation
 from etl.storage.relation import Relation
-from etl.transforms.code_translation import CodeColumn, UnknownCode, translate
-from etl.transforms.duplicate_detection import drop_duplicates
-from etl.transforms.surrogate_keys import assign
+from etl.transforms.code_translation import CodeColumn, UnknownCode
 
 PAYMENT_METHOD = "payment_method"
-METHOD = CodeColumn("method", PAYMENT_METHOD, gives=[("code_key", "payment_method_key")])
 
 CUSTOMER = pa.schema([("source_system", pa.string()), ("customer_no", pa.string()), ("customer_key", pa.int64())])
 PRODUCT = pa.schema([("source_system", pa.string()), ("product_no", pa.string()), ("product_key", pa.int64())])
 LOADED_ORDER = pa.schema([("source_system", pa.string()), ("order_no", pa.string()), ("payment_no", pa.string())])
 CODES = pa.schema([("code_set", pa.string()), ("code", pa.string()), ("code_key", pa.int64()), ("label", pa.string())])
+
+_METHOD = CodeColumn("method", PAYMENT_METHOD, gives=[("code_key", "payment_method_key")])
+RESOLUTION = Resolution(
+    codes=TranslateCodes("codes", (_METHOD,), UnknownCode.QUARANTINE),
+    duplicates=DropDuplicates(
+        "loaded_order", [(name, name) for name in LOADED_ORDER.names], prefer=("paid_at", "ordered_at")
+    ),
+    keys=(
+        AssignKeys("customer", [(name, name) for name in CUSTOMER.names[:2]], "customer_key"),
+        AssignKeys("product", [(name, name) for name in PRODUCT.names[:2]], "product_key"),
+    ),
+)
+"""The names of the relations are those of the fields of `Relations`."""
 
 FACT_COLUMNS = (
     "source_system",
@@ -85,35 +99,20 @@ def open_relations(folder: Path, payment_methods: Mapping[str, str]) -> Relation
 
 def resolve(correlated: pa.Table, relations: Relations, load_id: str) -> Resolved:
     """Keys, codes and duplicates for the rows of one load."""
-    translated = translate(correlated, [METHOD], relations.codes, UnknownCode.QUARANTINE)
-    good = drop_duplicates(
-        translated.rows,
-        relations.loaded_order,
-        on=[(name, name) for name in LOADED_ORDER.names],
-        load_id=load_id,
-        prefer=["paid_at", "ordered_at"],
-    )
-    facts = good.first
-    customer = assign(facts, relations.customer, _same("source_system", "customer_no"), "customer_key")
-    product = assign(facts, relations.product, _same("source_system", "product_no"), "product_key")
-    facts = facts.append_column("customer_key", customer.keys).append_column("product_key", product.keys)
+    resolved = resolve_rows(correlated, RESOLUTION, vars(relations), load_id)
     return Resolved(
-        facts=facts.select(list(FACT_COLUMNS)),
-        unknown_codes=translated.quarantined,
-        duplicates=good.duplicates,
-        members={
-            "customer": (customer.members, customer.highest),
-            "product": (product.members, product.highest),
-            "loaded_order": (good.members, 0),
-        },
+        facts=resolved.rows.select(list(FACT_COLUMNS)),
+        unknown_codes=resolved.quarantined,
+        duplicates=resolved.duplicates,
+        members={name: (members.rows, members.highest) for name, members in resolved.members.items()},
     )
 
 
 def _opened(folder: Path, name: str, schema: pa.Schema, key: tuple[str, ...], rows: pa.Table | None = None) -> Relation:
-    if (folder / name).exists():
-        return open_relation(folder / name)
-    return create_relation(folder / name, name, schema, key, batches=[] if rows is None else rows.to_batches())
-
-
-def _same(*columns: str) -> list[tuple[str, str]]:
-    return [(name, name) for name in columns]
+    """Opened, or made: the folder of a run that was killed while making it may be there without a version."""
+    with suppress(MissingFile):
+        return PROCESS_MEMORY.relation(folder / name)
+    # Another pipeline may make it at the same moment.
+    with suppress(AlreadyPublished):
+        create_relation(folder / name, name, schema, key, batches=[] if rows is None else rows.to_batches())
+    return PROCESS_MEMORY.relation(folder / name)

@@ -39,6 +39,12 @@ class Script:
     result_rows: int
     relation: pa.RecordBatch | None = None
     how: str = "inner"
+    windows: tuple[int, int] | None = None
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """What an operator must be told of the script: where event times are, and how long its windows are."""
+        return {} if self.windows is None else {"event_times": (EVENT_TIME, EVENT_TIME), "windows": self.windows}
 
     @property
     def largest_batch(self) -> int:
@@ -49,6 +55,8 @@ class Script:
         lines = [f"Script(on={self.on}, memory={self.memory_bytes}, block={self.block_bytes}, rows={self.result_rows}"]
         if self.relation is not None:
             lines.append(f"  relation {self.relation.to_pylist()}, how={self.how}")
+        if self.windows is not None:
+            lines.append(f"  windows {self.windows}")
         return "\n".join([*lines, *(f"  {_shown(step)}" for step in self.steps)]) + ")"
 
 
@@ -98,9 +106,15 @@ ORDERED_SHAPES = tuple(name for name in KEY_SHAPES if name not in ("bool", "deci
 """Keys that a relation can be partitioned by in ranges."""
 
 
-def side_schema(shape: KeyShape, payload: pa.DataType) -> pa.Schema:
+EVENT_TIME = "event_time"
+TIME_TYPES = (pa.int64(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
+"""Types that an event time can have."""
+
+
+def side_schema(shape: KeyShape, payload: pa.DataType, time_type: pa.DataType | None = None) -> pa.Schema:
     keys = [(f"k{number}", type_) for number, type_ in enumerate(shape.types)]
-    return pa.schema([*keys, ("number", pa.int64()), ("payload", payload)])
+    times = [] if time_type is None else [(EVENT_TIME, time_type)]
+    return pa.schema([*keys, ("number", pa.int64()), ("payload", payload), *times])
 
 
 PAYLOADS: dict[str, tuple[pa.DataType, tuple[object, ...]]] = {
@@ -124,6 +138,10 @@ def make_batch(shape: KeyShape, payload: str, keys: Sequence[int | None], first_
     return pa.RecordBatch.from_arrays(columns, schema=side_schema(shape, type_))
 
 
+def with_event_times(batch: pa.RecordBatch, times: Sequence[int | None], time_type: pa.DataType) -> pa.RecordBatch:
+    return batch.append_column(EVENT_TIME, pa.array(times, time_type))
+
+
 _RELATION_KEYS = st.lists(st.integers(0, 4), max_size=10)
 _KEYS = st.lists(st.one_of(st.integers(0, 4), st.none(), st.just(0)), max_size=10)
 _BUDGETS = st.one_of(
@@ -133,6 +151,9 @@ _BUDGETS = st.one_of(
 )
 _BLOCKS = st.integers(1, 12)
 _LARGE_MEMORY = 1 << 20
+_WINDOWS = st.tuples(st.integers(0, 4), st.integers(0, 4)) | st.just((2**63 - 1, 2**63 - 1))
+_FURTHER = st.just(0) | st.integers(0, 5)
+"""How far an event time is ahead of the watermark, and a watermark of the one before it: the borders come often."""
 
 
 @st.composite
@@ -141,11 +162,16 @@ def scripts(
     sides: int = 2,
     shapes: Sequence[str] = tuple(KEY_SHAPES),
     with_relation: bool = False,
+    with_windows: bool = False,
 ) -> Script:
-    """Any arrival order, batch cut, end, pause, hint, memory budget; with a relation, any growth of it."""
+    """Any arrival order, batch cut, end, pause, hint, memory budget; with a relation, any growth of it.
+
+    With windows, rows have event times in any order, but for what a truthful watermark excludes.
+    """
     shape = KEY_SHAPES[draw(st.sampled_from(shapes))]
     payloads = [draw(st.sampled_from(sorted(PAYLOADS))) for _ in range(sides)]
-    queues = [_events_of_side(draw, side, shape, payloads[side]) for side in range(sides)]
+    time_type = draw(st.sampled_from(TIME_TYPES)) if with_windows else None
+    queues = [_events_of_side(draw, side, shape, payloads[side], time_type) for side in range(sides)]
     steps: list[Step] = []
     while any(queues):
         side = draw(st.sampled_from([number for number, queue in enumerate(queues) if queue]))
@@ -154,29 +180,40 @@ def scripts(
         steps.append(queues[side].pop(0))
     block_bytes = draw(st.sampled_from([64, 256, 1024]))
     script = Script(
-        sides=tuple(side_schema(shape, PAYLOADS[payload][0]) for payload in payloads),
+        sides=tuple(side_schema(shape, PAYLOADS[payload][0], time_type) for payload in payloads),
         on=tuple((f"k{number}", f"k{number}") for number in range(len(shape.types))),
         steps=tuple(steps),
         memory_bytes=draw(st.one_of(_BLOCKS.map(lambda blocks: blocks * block_bytes), st.just(_LARGE_MEMORY))),
         block_bytes=block_bytes,
         result_rows=draw(st.sampled_from([1, 3, 65_536])),
+        windows=draw(_WINDOWS) if with_windows else None,
     )
     return _with_relation(draw, script, shape) if with_relation else script
 
 
-def _events_of_side(draw: st.DrawFn, side: int, shape: KeyShape, payload: str) -> list[Step]:
+def _events_of_side(
+    draw: st.DrawFn, side: int, shape: KeyShape, payload: str, time_type: pa.DataType | None
+) -> list[Step]:
     events: list[Step] = []
     number = 0
+    watermark = 0
     for _ in range(draw(st.integers(0, 5))):
         keys = draw(_KEYS)
         batch = make_batch(shape, payload, keys, number)
+        if time_type is not None:
+            times = [None if draw(st.integers(0, 15)) == 0 else watermark + draw(_FURTHER) for _ in keys]
+            batch = with_event_times(batch, times, time_type)
         if draw(st.booleans()) and len(keys) > 1:
             # A slice: operators must honour Arrow's offsets.
             batch = batch.slice(1)
         events.append(Rows(side, batch))
         number += len(keys)
-        if draw(st.integers(0, 5)) == 0:
-            events.append(Watermark(side, number) if draw(st.booleans()) else Tick(number))
+        if time_type is not None and draw(st.booleans()):
+            watermark += draw(_FURTHER)
+            events.append(Watermark(side, watermark))
+        elif draw(st.integers(0, 5)) == 0:
+            hint = Tick(number) if time_type is not None or draw(st.booleans()) else Watermark(side, number)
+            events.append(hint)
     if draw(st.booleans()):
         # Truthful: the side has ended but for its end. Operators may use it or not; results are the same.
         events.append(Punctuation(side, {"number": Exactly(number)}))

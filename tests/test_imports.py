@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 LAW = (
     "etl.errors",
     "etl.clock",
+    "etl.crash_points",
     "etl.settings",
     "etl.budget",
     "etl.statistics",

@@ -5,11 +5,14 @@ attempt. Then one manifest that names them, with counts, details and checksums, 
 create. That create is the commit point: before it the load has not happened, after it the load can only
 happen this way.
 
-State: `<pipeline>/packages/<batch id>.json` (the manifests) and `<pipeline>/tables/<batch
-id>/<attempt>/<table>.arrow`.
+Before that a load may settle what another attempt of it could see differently, by an exclusive create too: from
+then on every attempt goes on from there, so that what the first one told others (a relation, say) stays true.
 
-Invariants: a load id has one package for ever, whoever publishes again gets the first; ids only grow; what is
-read was verified against the manifest, and the manifest against its own checksum.
+State: `<pipeline>/packages/<batch id>.json` and `<pipeline>/settlements/<batch id>.json` (the manifests), and
+`<pipeline>/tables/<batch id>/<attempt>/<table>.arrow`.
+
+Invariants: a load id has one package and one settlement for ever, whoever publishes again gets the first; ids only
+grow; what is read was verified against the manifest, and the manifest against its own checksum.
 
 Limits: the tables of attempts that were never published stay until `retire` passes their batch id.
 """
@@ -18,18 +21,19 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeAlias, TypedDict
+from typing import NamedTuple, Protocol, TypeAlias, TypedDict, TypeVar
 
 import pyarrow as pa
 import xxhash
 
 from warehouse.errors import CorruptPackage, ForeignPackage, PackageError, StaleLoad
 
-__all__ = ["FileStamp", "JSON", "LoadId", "LoadPackage", "LoadPackages", "PackageFolder", "Stamp"]
+__all__ = ["FileStamp", "JSON", "LoadId", "LoadPackage", "LoadPackages", "PackageFolder", "Settlement", "Stamp"]
 
 JSON: TypeAlias = bool | int | float | str | Sequence["JSON"] | Mapping[str, "JSON"] | None
 
 FORMAT = 1
+_PACKAGES, _SETTLEMENTS, _TABLES = "packages", "settlements", "tables"
 _LEGAL_PIPELINE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]*")
 
 
@@ -89,8 +93,8 @@ class LoadId:
 
 
 @dataclass(frozen=True)
-class LoadPackage:
-    """A published package. `details` are for the pipeline: offsets, versions, watermarks, snapshots."""
+class Settlement:
+    """What a load has settled before it commits anything. `details` are for the pipeline."""
 
     load_id: LoadId
     tables: Mapping[str, FileStamp]
@@ -103,18 +107,23 @@ class LoadPackage:
         """The table, verified against its stamp."""
         stamp = self.tables.get(name)
         if stamp is None:
-            raise PackageError(
-                f"load package {self.load_id} has no table {name!r}, only {', '.join(self.tables) or 'none'}"
-            )
+            raise PackageError(f"load {self.load_id} has no table {name!r}, only {', '.join(self.tables) or 'none'}")
         content = self.folder.read_unchecked(stamp.name)
         if content.size != stamp.size or _checksum(content) != stamp.checksum:
             raise CorruptPackage(
-                f"file {stamp.name} of load package {self.load_id} was changed after it was written "
+                f"file {stamp.name} of load {self.load_id} was changed after it was written "
                 f"({content.size} bytes, expected {stamp.size} with checksum {stamp.checksum}): "
                 "restore it from a copy"
             )
         with pa.ipc.open_file(content) as reader:
             return reader.read_all()
+
+
+class LoadPackage(Settlement):
+    """A published package. `details` are for the pipeline: versions, watermarks, snapshots."""
+
+
+_Frozen = TypeVar("_Frozen", bound=Settlement)
 
 
 class LoadPackages:
@@ -127,55 +136,58 @@ class LoadPackages:
     def write_table(self, load_id: LoadId, attempt: int | str, table_name: str, table: pa.Table) -> FileStamp:
         """Writes one table of a load that may still fail; an attempt's name is used once."""
         self._check_mine(load_id)
-        name = f"{self._table_prefix(load_id.batch_id)}{attempt}/{table_name}.arrow"
+        name = f"{self.pipeline}/{_TABLES}/{load_id.batch_id:08d}/{attempt}/{table_name}.arrow"
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
         stamp = self._folder.put(name, [sink.getvalue()])
         return FileStamp(stamp.name, stamp.size, stamp.checksum)
 
+    def settle(
+        self, load_id: LoadId, tables: Mapping[str, Stamp], counts: Mapping[str, int], details: Mapping[str, JSON]
+    ) -> Settlement:
+        """Settle what every attempt of this load must take as given; the first settlement is returned, ours or not."""
+        self._check_mine(load_id)
+        return self._created(Settlement, _SETTLEMENTS, load_id, tables, counts, details)
+
     def publish(
-        self,
-        load_id: LoadId,
-        tables: Mapping[str, Stamp],
-        counts: Mapping[str, int],
-        details: Mapping[str, JSON],
+        self, load_id: LoadId, tables: Mapping[str, Stamp], counts: Mapping[str, int], details: Mapping[str, JSON]
     ) -> LoadPackage:
         """The commit point. The package that was published first under this id is returned, ours or not."""
-        self._check_mine(load_id)
         published = self.find(load_id)
         if published is not None:
             return published
         self._check_newest(load_id)
-        self._check_written(load_id, tables)
-        document: dict[str, JSON] = {
-            "format": FORMAT,
-            "pipeline": load_id.pipeline,
-            "batch_id": load_id.batch_id,
-            "tables": {name: FileStamp(s.name, s.size, s.checksum)._asdict() for name, s in tables.items()},
-            "counts": dict(counts),
-            "details": dict(details),
-        }
-        document["checksum"] = _checksum(_canonical(document))
-        try:
-            self._folder.put(self._manifest_name(load_id.batch_id), [json.dumps(document, indent=2).encode()])
-        except Exception:
-            # Whatever kind of error the folder raises: if a manifest is there now, another run won the race.
-            published = self.find(load_id)
-            if published is None:
-                raise
-            return published
-        return self._open(load_id)
+        return self._created(LoadPackage, _PACKAGES, load_id, tables, counts, details)
 
     def find(self, load_id: LoadId) -> LoadPackage | None:
         """The package with this id, None if it was never published or is retired."""
-        self._check_mine(load_id)
-        return self._open(load_id) if self._folder.exists(self._manifest_name(load_id.batch_id)) else None
+        return self._found(LoadPackage, _PACKAGES, load_id)
+
+    def find_settlement(self, load_id: LoadId) -> Settlement | None:
+        """What the load has settled, None if it has not or is retired."""
+        return self._found(Settlement, _SETTLEMENTS, load_id)
+
+    def check_next(self, load_id: LoadId) -> None:
+        """StaleLoad unless this is the load after the newest package: a stream numbers its loads without gaps."""
+        self._check_newest(load_id)
+        newest = max(self._batch_ids(), default=-1)
+        if load_id.batch_id > newest + 1:
+            before = f"the newest package is {LoadId(self.pipeline, newest)}" if newest >= 0 else "there is no package"
+            raise StaleLoad(
+                f"load {load_id} would skip loads, {before}: the stream's checkpoint is newer than these packages; "
+                "restore both from the same time, or start both over"
+            )
 
     def latest(self) -> LoadPackage | None:
         """The package with the highest id."""
         batch_ids = self._batch_ids()
-        return self._open(LoadId(self.pipeline, batch_ids[-1])) if batch_ids else None
+        return self.find(LoadId(self.pipeline, batch_ids[-1])) if batch_ids else None
+
+    def all(self) -> "list[LoadPackage]":
+        """All packages that are there, oldest first."""
+        found = (self.find(LoadId(self.pipeline, batch_id)) for batch_id in self._batch_ids())
+        return [package for package in found if package is not None]
 
     def retire(self, keep: int) -> int:
         """Deletes all packages but the newest ones, and what older attempts left; returns how many went.
@@ -188,16 +200,50 @@ class LoadPackages:
         if not retired:
             return 0
         for batch_id in retired:  # the manifest first: a package is whole or not there
-            self._folder.delete(self._manifest_name(batch_id))
-        for name in self._folder.names(f"{self.pipeline}/tables/"):
-            if int(name.split("/")[2]) <= retired[-1]:
-                self._folder.delete(name)
+            self._folder.delete(self._manifest_name(_PACKAGES, batch_id))
+        for folder in (_SETTLEMENTS, _TABLES):
+            for name in self._folder.names(f"{self.pipeline}/{folder}/"):
+                if int(name.split("/")[2].removesuffix(".json")) <= retired[-1]:
+                    self._folder.delete(name)
         return len(retired)
 
-    def _open(self, load_id: LoadId) -> LoadPackage:
-        name = self._manifest_name(load_id.batch_id)
+    def _created(
+        self,
+        kind: type[_Frozen],
+        folder: str,
+        load_id: LoadId,
+        tables: Mapping[str, Stamp],
+        counts: Mapping[str, int],
+        details: Mapping[str, JSON],
+    ) -> _Frozen:
+        """The manifest that was created first under this id, ours or another's."""
+        self._check_written(load_id, tables)
+        document: dict[str, JSON] = {
+            "format": FORMAT,
+            "pipeline": load_id.pipeline,
+            "batch_id": load_id.batch_id,
+            "tables": {name: FileStamp(s.name, s.size, s.checksum)._asdict() for name, s in tables.items()},
+            "counts": dict(counts),
+            "details": dict(details),
+        }
+        document["checksum"] = _checksum(_canonical(document))
+        name = self._manifest_name(folder, load_id.batch_id)
+        try:
+            self._folder.put(name, [json.dumps(document, indent=2).encode()])
+        except Exception:
+            # Whatever kind of error the folder raises: if a manifest is there now, another run won the race.
+            if not self._folder.exists(name):
+                raise
+        return self._open(kind, name, load_id)
+
+    def _found(self, kind: type[_Frozen], folder: str, load_id: LoadId) -> "_Frozen | None":
+        self._check_mine(load_id)
+        name = self._manifest_name(folder, load_id.batch_id)
+        return self._open(kind, name, load_id) if self._folder.exists(name) else None
+
+    def _open(self, kind: type[_Frozen], name: str, load_id: LoadId) -> _Frozen:
         document = _parse_manifest(name, self._folder.read_unchecked(name))
-        return LoadPackage(
+        return kind(
             load_id=load_id,
             tables={table: FileStamp(**stamp) for table, stamp in document["tables"].items()},
             counts=document["counts"],
@@ -207,14 +253,11 @@ class LoadPackages:
         )
 
     def _batch_ids(self) -> list[int]:
-        prefix = f"{self.pipeline}/packages/"
+        prefix = f"{self.pipeline}/{_PACKAGES}/"
         return sorted(int(name.removeprefix(prefix).removesuffix(".json")) for name in self._folder.names(prefix))
 
-    def _manifest_name(self, batch_id: int) -> str:
-        return f"{self.pipeline}/packages/{batch_id:08d}.json"
-
-    def _table_prefix(self, batch_id: int) -> str:
-        return f"{self.pipeline}/tables/{batch_id:08d}/"
+    def _manifest_name(self, folder: str, batch_id: int) -> str:
+        return f"{self.pipeline}/{folder}/{batch_id:08d}.json"
 
     def _check_mine(self, load_id: LoadId) -> None:
         if load_id.pipeline != self.pipeline:

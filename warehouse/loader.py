@@ -14,6 +14,7 @@ product arrives once, with the load that created it; payment methods are a short
 bring. Whatever contradicts a key refuses the whole package.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -53,8 +54,11 @@ TARGETS = (
 )
 
 
-def load(engine: Engine, package: LoadPackage) -> bool:
-    """Loads the package; False, with nothing done, if the ledger says that it was loaded before."""
+def load(engine: Engine, package: LoadPackage, before_commit: Callable[[], None] = lambda: None) -> bool:
+    """Loads the package; False, with nothing done, if the ledger says that it was loaded before.
+
+    `before_commit` is called when the transaction holds all of it; what it raises undoes the load.
+    """
     _refuse_unknown_tables(package)
     arriving = {target: _fitted(package, target.table) for target in TARGETS if target.table.name in package.tables}
     with engine.begin() as connection:
@@ -77,6 +81,7 @@ def load(engine: Engine, package: LoadPackage) -> bool:
                 loaded_at=datetime.now(UTC).replace(tzinfo=None),
             )
         )
+        before_commit()
     return True
 
 

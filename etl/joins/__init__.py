@@ -25,6 +25,7 @@ from etl.joins.hybrid import meshjoin as _meshjoin  # noqa: F401 - enters the ca
 from etl.joins.hybrid import range_partitioned as _range_partitioned  # noqa: F401 - enters the catalogue
 from etl.joins.hybrid.shared import SharedScan
 from etl.joins.lifecycle import LEGAL_EVENTS, Operator
+from etl.joins.parallel import bucketed_window as _bucketed_window  # noqa: F401 - enters the catalogue
 from etl.joins.progressive import symmetric_hash as _symmetric_hash  # noqa: F401 - enters the catalogue
 from etl.joins.snapshots import OperatorState, Snapshot
 

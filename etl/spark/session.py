@@ -1,4 +1,4 @@
-"""A local Spark session that keeps quiet: a user sees our output, Spark's goes to a file.
+"""A Spark session that keeps quiet: a user sees our output, Spark's goes to a file.
 
 The JVM and its Python workers inherit the streams of the process that starts them, so the two are pointed at the log
 file for the moment of the start. What Spark has to say is then all in one place, and named when something fails.
@@ -23,12 +23,17 @@ _NO_JAVA = (
 )
 
 
-def local_session(name: str, log_file: Path, master: str = "local[*]", **settings: str) -> SparkSession:
-    """A session with what the hosts need; `settings` are further Spark settings, dots written as double underscores."""
+def local_session(name: str, log_file: Path, master: str = "local[*,4]", **settings: str) -> SparkSession:
+    """A session with what the hosts need; `settings` are further Spark settings, dots written as double underscores.
+
+    `master` may be the URL of a cluster. Its nodes then need this package under the same Python path, and the folders
+    of the pipeline under the same names. The default lets a task whose worker died be tried again, as clusters do.
+    """
     require_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.appName(name).master(master)
-    for option, value in {**_SETTINGS, **{key.replace("__", "."): value for key, value in settings.items()}}.items():
+    given = {key.replace("__", "."): value for key, value in settings.items()}
+    for option, value in {**_SETTINGS, **(_LOCAL if master.startswith("local") else {}), **given}.items():
         builder = builder.config(option, value)
     log_file.parent.mkdir(parents=True, exist_ok=True)
     with _output_to(log_file):
@@ -65,9 +70,10 @@ _SETTINGS = {
     ),
     "spark.python.daemon.module": "etl.spark.worker_daemon",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
 }
+
+# Nobody else has to reach the driver, and a laptop's name may lead nowhere.
+_LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
 @contextmanager

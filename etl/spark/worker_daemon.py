@@ -10,7 +10,8 @@ import gc
 
 from pyspark.daemon import manager
 
-import etl.spark.group_task  # noqa: F401 - loaded for the workers
+import etl.spark.resolve_task
+import etl.spark.slot_task  # noqa: F401 - both are loaded for the workers
 
 if __name__ == "__main__":
     gc.collect()

@@ -23,7 +23,10 @@ MOST_FOLDED_ROWS = 1 << 20
 
 
 def append(version: OpenVersion, rows: pa.Table, load_id: str, highest: int) -> OpenVersion:
-    """Commit the next version with these rows, or find the one that the load made; CommitRace when we lose."""
+    """Commit the next version with these rows, or find the one that the load made; CommitRace when we lose.
+
+    A version that the load made and that was dropped since gives the newest one, which has all its rows.
+    """
     shape = version.state.shape
     if not load_id:
         raise BadInput(f"relation {shape.name}: rows need the id of the load that brings them")
@@ -31,7 +34,7 @@ def append(version: OpenVersion, rows: pa.Table, load_id: str, highest: int) -> 
         newest = version.newest()
         made = newest.find(load_id)
         if made is not None:
-            return newest.at(made)
+            return at_or_after(newest, made)
         if highest < version.state.highest:
             raise BadInput(
                 f"relation {shape.name}, load {load_id}: highest surrogate key {highest} is below "
@@ -50,6 +53,16 @@ def find_load_version(version: OpenVersion, load_id: str) -> int | None:
     """The version that the load made, also when it is newer than this one."""
     made = version.find(load_id)
     return version.newest().find(load_id) if made is None else made
+
+
+def at_or_after(newest: OpenVersion, made: int) -> OpenVersion:
+    """A version that a load made; the newest one, which has all its rows, when that was dropped."""
+    try:
+        return newest.at(made)
+    except MissingFile:
+        if made in newest.parts.log.openable():
+            raise
+        return newest
 
 
 def only_loads_since(version: OpenVersion, newest: OpenVersion) -> bool:

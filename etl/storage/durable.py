@@ -139,13 +139,21 @@ class DurableFolder:
         return sorted(name for name in found if name.startswith(prefix))
 
     def delete(self, name: str) -> bool:
-        """Remove the file; False when it was gone already, so that a repeated clean-up is harmless."""
+        """Remove the file; False when it was gone already, so that a repeated clean-up is harmless.
+
+        Folders that are empty then go as well: with one a load they would pile up.
+        """
         path = self.path(name)
         with _naming(path):
             try:
                 path.unlink()
             except FileNotFoundError:
                 return False
+        for folder in path.relative_to(self.root).parents[:-1]:
+            try:
+                (self.root / folder).rmdir()
+            except OSError:
+                break  # there is something in it, or somebody else removed it
         return True
 
     def sweep_temporary(self) -> int:
@@ -200,8 +208,7 @@ class PendingFile:
             try:
                 self._file.flush()
                 os.fsync(self._file.fileno())
-                _make_folders(self._target.parent)
-                os.link(self._temporary, self._target)
+                _link(self._temporary, self._target)
             except FileExistsError:
                 raise AlreadyPublished(
                     f"file {self._target} exists, and published files never change; choose another name"
@@ -254,6 +261,19 @@ def _create_locked(folder: Path) -> tuple[Path, int]:
         if os.fstat(descriptor).st_nlink == 1:
             return path, descriptor
         os.close(descriptor)  # a sweep took it for a leftover between the create and the lock
+
+
+def _link(temporary: Path, target: Path) -> None:
+    """Give the file its name; the folder is made for it, again if somebody who deletes finds it empty meanwhile."""
+    while True:
+        try:
+            _make_folders(target.parent)
+            os.link(temporary, target)
+        except FileNotFoundError:
+            if not temporary.exists():
+                raise
+        else:
+            return
 
 
 def _make_folders(folder: Path) -> None:

@@ -22,7 +22,7 @@ def append_new(version: OpenVersion, rows: pa.Table, load_id: str, number: str) 
     """Commit a version with the rows whose key is new, numbered in column `number`; see `Relation.append_new`."""
     made = appending.find_load_version(version, load_id)
     if made is not None:
-        return version.at(made)
+        return appending.at_or_after(version.newest(), made)
     unknown = _first_of_each_key(version, _checked(version, rows, number))
     for _ in range(MOST_RACES):
         unknown = _unknown(version, unknown)

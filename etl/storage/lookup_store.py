@@ -81,9 +81,11 @@ def open_relation(folder: Path, version: int | None = None, clock: WallClock = u
 
 
 def _parts(folder: Path, clock: WallClock) -> RelationParts:
-    log = VersionLog(DurableFolder(folder / _LOG), str(folder / _LOG))
+    log_files = DurableFolder(folder / _LOG)
+    log_files.sweep_temporary()
+    log = VersionLog(log_files, str(folder / _LOG))
     runs = RunFiles(folder / _RUNS)
-    return RelationParts(log, runs, WriterFiles(folder / _WRITERS), clock, scratch=folder / _SCRATCH)
+    return RelationParts(log, runs, WriterFiles(folder / _WRITERS), clock, scratch=folder / _SCRATCH, folder=folder)
 
 
 def _exists(folder: Path) -> AlreadyPublished:

@@ -165,6 +165,10 @@ class RelationView(Protocol):
     def name(self) -> str: ...
 
     @property
+    def opening(self) -> object:
+        """The same object for all versions that were made from one opening of the relation."""
+
+    @property
     def schema(self) -> pa.Schema: ...
 
     @property

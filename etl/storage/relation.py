@@ -18,6 +18,7 @@ a probe of a large relation must not read all of it first.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -71,6 +72,15 @@ class Relation:
     @property
     def name(self) -> str:
         return self._version.state.shape.name
+
+    @property
+    def opening(self) -> object:
+        return self._version.parts
+
+    @property
+    def folder(self) -> Path | None:
+        """Where other processes can open it; None for a relation in memory."""
+        return self._version.parts.folder
 
     @property
     def schema(self) -> pa.Schema:
@@ -185,7 +195,8 @@ class Relation:
 
         `rows` has all columns but that one; of several rows with one key the first counts. The new keys, sorted by
         relation segment, key hash and key, get the numbers after `highest`. When another writer commits first, only
-        the keys still new are numbered again, after the winner's. A load that made a version gets that version.
+        the keys still new are numbered again, after the winner's. A load that made a version gets that version, or the
+        newest one when it was dropped.
         """
         return Relation(key_numbering.append_new(self._version, _as_table(rows), load_id, number))
 

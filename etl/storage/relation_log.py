@@ -53,7 +53,10 @@ class VersionLog:
     def openable(self) -> list[int]:
         """Those that can be read: a drop that was cut short leaves some without the checkpoint that they need."""
         versions = self.versions()
-        while versions and self.entry(versions[0]).checkpoint != versions[0]:
+        while versions:
+            oldest = self.entry_if_there(versions[0])
+            if oldest is not None and oldest.checkpoint == oldest.version:
+                break
             versions = versions[1:]
         return versions
 
@@ -100,6 +103,15 @@ class VersionLog:
                 "it was renamed or copied; restore the log"
             )
         return entry
+
+    def entry_if_there(self, version: int) -> Entry | None:
+        """One entry; None when another process has dropped it since it was listed."""
+        try:
+            return self.entry(version)
+        except MissingFile:
+            if self._files.exists(entry_name(version)):
+                raise
+            return None
 
     def loads(self, first: int, last: int) -> list[str | None]:
         """The load that made each of these versions; None for one that no load made."""

@@ -37,6 +37,8 @@ class RelationParts:
     """Where rows are set aside for the time of a bulk load or a compaction; None for in memory."""
     checkpoint_every: int = CHECKPOINT_EVERY
     most_deltas: int = MOST_DELTAS
+    folder: Path | None = None
+    """Where the relation lies, for other processes to open it; None for in memory."""
     load_index: LoadIndex = field(init=False)
     reads: ReadCounter = field(default_factory=ReadCounter)
 

@@ -31,10 +31,13 @@ def drop_versions(parts: RelationParts, name: str, keep: int) -> Dropped:
     # an entry that is read last, or it never will be.
     listed = parts.runs.runs()
     at_work = parts.writers.active()
-    openable = parts.log.openable()
-    oldest = parts.log.entry(max(openable[0], openable[-1] - keep + 1)).checkpoint
+    # Another process may be dropping versions too: what it takes from under us is dropped, and needs no runs.
+    entries = [entry for version in parts.log.openable() if (entry := parts.log.entry_if_there(version)) is not None]
+    if not entries:
+        return Dropped(0, 0)
+    oldest = entries[max(0, len(entries) - keep)].checkpoint
     dropped = [version for version in parts.log.versions() if version < oldest]
-    retained = [parts.log.entry(version) for version in openable if version >= oldest]
+    retained = [entry for entry in entries if entry.version >= oldest]
     for version in dropped:
         parts.log.delete(version)
     named = {run.name for entry in retained for run in entry.runs}

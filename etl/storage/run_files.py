@@ -28,13 +28,18 @@ from etl.storage.run_accounting import (
 
 FORMAT = b"headrace-run-1"
 _FORMAT_ENTRY = b"headrace_format"
-_ENDING = ".arrow"
+ENDING = ".arrow"
+"""A run's file is called like the run, with this at the end."""
 
 
 class RunFiles:
-    """A run store in a folder, which several processes may share."""
+    """A run store in a folder, which several processes may share.
 
-    def __init__(self, folder: Path) -> None:
+    Names of new runs begin with `prefix`, which may lead into sub-folders and may change between two runs.
+    """
+
+    def __init__(self, folder: Path, prefix: str = "") -> None:
+        self.prefix = prefix
         self._folder = DurableFolder(folder)
         self._folder.sweep_temporary()
         self._accounting = RunAccounting()
@@ -46,26 +51,26 @@ class RunFiles:
     def writer(self, label: str, schema: pa.Schema) -> "RunFileWriter":
         check_run(label, schema)
         # Drawn anew for each run: a counter would repeat after a restart and in forked workers.
-        name = f"{label}-{uuid.uuid4().hex}"
-        return RunFileWriter(name, schema, self._folder.begin(name + _ENDING), self._accounting)
+        name = f"{self.prefix}{label}-{uuid.uuid4().hex}"
+        return RunFileWriter(name, schema, self._folder.begin(name + ENDING), self._accounting)
 
     def open(self, run: RunName, *, check_content: bool = True) -> "RunFileReader":
-        stamp = FileStamp(run.name + _ENDING, run.bytes, run.checksum)
+        stamp = FileStamp(run.name + ENDING, run.bytes, run.checksum)
         content = self._folder.read(stamp) if check_content else self._folder.map_sized(stamp)
-        return RunFileReader(run, self._folder.path(run.name + _ENDING), content, self._accounting)
+        return RunFileReader(run, self._folder.path(run.name + ENDING), content, self._accounting)
 
     def delete(self, run: RunName | str) -> None:
         name = run if isinstance(run, str) else run.name
-        if self._folder.delete(name + _ENDING):
+        if self._folder.delete(name + ENDING):
             self._accounting.run_deleted()
 
     def runs(self) -> list[str]:
-        return [name.removesuffix(_ENDING) for name in self._folder.names() if name.endswith(_ENDING)]
+        return [name.removesuffix(ENDING) for name in self._folder.names() if name.endswith(ENDING)]
 
 
 class RunFileWriter:
     def __init__(self, name: str, schema: pa.Schema, file: PendingFile, accounting: RunAccounting) -> None:
-        self._name = name
+        self.name = name
         self._schema = schema
         self._file = file
         self._accounting = accounting
@@ -74,7 +79,7 @@ class RunFileWriter:
         self._arrow = pa.ipc.new_file(file, schema, metadata={_FORMAT_ENTRY: FORMAT})
 
     def append(self, batch: pa.RecordBatch) -> None:
-        check_block(self._name, self._file.closed, batch, self._schema)
+        check_block(self.name, self._file.closed, batch, self._schema)
         try:
             self._arrow.write_batch(batch)
         except BaseException:
@@ -85,11 +90,11 @@ class RunFileWriter:
         self._accounting.block_written(batch)
 
     def seal(self) -> RunName:
-        check_unsealed(self._name, self._file.closed)
+        check_unsealed(self.name, self._file.closed)
         self._arrow.close()
         stamp = self._file.publish()
         self._accounting.run_written()
-        return RunName(self._name, self._blocks, self._rows, stamp.size, stamp.checksum)
+        return RunName(self.name, self._blocks, self._rows, stamp.size, stamp.checksum)
 
     def abandon(self) -> None:
         self._file.abandon()

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from etl.errors import BadInput, TerminalError
 from etl.storage.ports import RelationView
-from etl.transforms.new_rows import MEMORY_BYTES, Pairs, look_up
+from etl.transforms.lookups import Lookups, Pairs, looked_up
 from etl.transforms.surrogate_keys import UNKNOWN_MEMBER
 
 CODE_SET = "code_set"
@@ -61,8 +61,7 @@ def translate(
     codes: RelationView,
     unknown: UnknownCode,
     *,
-    join: str = "auto",
-    memory_bytes: int = MEMORY_BYTES,
+    lookups: Lookups | None = None,
 ) -> Translated:
     """Translate these columns, each by its own code set; a row needs all its codes to be known."""
     _check(rows, columns, codes)
@@ -70,7 +69,7 @@ def translate(
         return Translated(rows, rows.slice(0, 0))
     # The columns one below the other, so that one lookup serves them all.
     asked = pa.concat_tables([_asked(rows, column) for column in columns])
-    answer = look_up(asked, codes, [(CODE_SET, CODE_SET), (CODE, CODE)], join=join, memory_bytes=memory_bytes)
+    answer = looked_up(asked, codes, [(CODE_SET, CODE_SET), (CODE, CODE)], lookups)
     places = [number * rows.num_rows for number in range(len(columns))]
     known = [answer.known.slice(place, rows.num_rows) for place in places]
     if unknown is UnknownCode.FAIL:

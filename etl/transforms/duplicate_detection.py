@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from etl.storage.ports import RelationView
-from etl.transforms.new_rows import MEMORY_BYTES, Pairs, as_relation_rows, identify_new, new_members
+from etl.transforms.lookups import Lookups, Pairs, looked_up
+from etl.transforms.new_rows import as_relation_rows, has_key, is_new, new_members
 from etl.transforms.ordering import first_of_each_key
 
 
 @dataclass(frozen=True)
 class Deduplicated:
-    """`first`: the rows to load; `members`: the relation's rows to append; `duplicates`: how many rows were dropped."""
+    """`first`: rows to load, in their order; `members`: rows for the relation; `duplicates`: how many were dropped."""
 
     first: pa.Table
     members: pa.Table
@@ -34,16 +36,19 @@ def drop_duplicates(
     prefer: Sequence[str] = (),
     *,
     attributes: Pairs = (),
-    join: str = "auto",
-    memory_bytes: int = MEMORY_BYTES,
+    lookups: Lookups | None = None,
 ) -> Deduplicated:
     """Drop rows whose key was loaded before or comes again. A row with a null in its key is kept, and not remembered.
 
     `attributes` are the further columns that the relation remembers of the row that won.
     """
-    found = identify_new(rows, relation, on, load_id, join=join, memory_bytes=memory_bytes)
-    winners = first_of_each_key(found.new, [name for name, _ in on], prefer)
-    first = found.new.take(winners)
-    members = new_members(first, found.brought.take(winners), on, relation, attributes)
-    kept = pa.concat_tables([first, found.without_key])
-    return Deduplicated(kept, as_relation_rows(members, relation), rows.num_rows - kept.num_rows)
+    answer = looked_up(rows, relation, on, lookups)
+    key = [name for name, _ in on]
+    keyed = has_key(rows, key)
+    fresh = np.flatnonzero(is_new(keyed, answer.created_by, load_id).to_numpy())
+    winners = fresh[first_of_each_key(rows.take(pa.array(fresh)), key, prefer).to_numpy()]
+    kept = np.sort(np.concatenate([winners, np.flatnonzero(~keyed.to_numpy())]))
+    first = rows.take(pa.array(kept))
+    # Of the rows kept, those without a key are left out there; those whose key is committed are known.
+    members = new_members(first, answer.known.take(pa.array(kept)), on, relation, attributes)
+    return Deduplicated(first, as_relation_rows(members, relation), rows.num_rows - first.num_rows)

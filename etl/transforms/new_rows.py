@@ -17,28 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl import joins
 from etl.errors import BadInput
-from etl.storage.ports import RelationView, keys_of
-from etl.transforms.ordering import first_of_each_key
+from etl.storage.ports import RelationView
+from etl.transforms.lookups import Lookups, Pairs, looked_up
+from etl.transforms.ordering import first_of_each_key, hashed
 
-Pairs = Sequence[tuple[str, str]]
-"""Columns of the load's rows, each with the relation's column that it stands for."""
-
-MEMORY_BYTES = 64 * 1024 * 1024
-# Names that no column of a stream or a relation has; the relation's columns are marked, so that the two never meet.
-_ROW, _HASH, _SEGMENT = "row of the load", "hash of the key", "segment of the key"
-_MARK = "relation."
-_CREATED_BY = "relation created by"
-
-
-@dataclass(frozen=True)
-class LookedUp:
-    """For each row: what the relation holds beyond the key, which load brought it, and whether it is known at all."""
-
-    found: pa.Table
-    created_by: pa.ChunkedArray
-    known: pa.ChunkedArray
+_HASH, _SEGMENT = "hash of the key", "segment of the key"
 
 
 @dataclass(frozen=True)
@@ -52,62 +36,63 @@ class Identified:
 
 
 def identify_new(
-    rows: pa.Table,
-    relation: RelationView,
-    on: Pairs,
-    load_id: str,
-    *,
-    join: str = "auto",
-    memory_bytes: int = MEMORY_BYTES,
+    rows: pa.Table, relation: RelationView, on: Pairs, load_id: str, *, lookups: Lookups | None = None
 ) -> Identified:
     """Tell new rows from known ones. What the relation has to learn is `new_members(found.new, found.brought, ...)`."""
-    answer = look_up(rows, relation, on, join=join, memory_bytes=memory_bytes)
-    loaded_before = pc.fill_null(pc.not_equal(answer.created_by, load_id), False)
-    has_key = _has_key(rows, [name for name, _ in on])
-    is_new = pc.and_not(has_key, loaded_before)
+    answer = looked_up(rows, relation, on, lookups)
+    with_key = has_key(rows, [name for name, _ in on])
+    new = is_new(with_key, answer.created_by, load_id)
     return Identified(
-        new=rows.filter(is_new),
-        known=rows.filter(loaded_before),
-        without_key=rows.filter(pc.invert(has_key)),
-        brought=answer.known.filter(is_new),
+        new=rows.filter(new),
+        known=rows.filter(pc.and_not(with_key, new)),
+        without_key=rows.filter(pc.invert(with_key)),
+        brought=answer.known.filter(new),
     )
 
 
-def look_up(
-    rows: pa.Table, relation: RelationView, on: Pairs, *, join: str = "auto", memory_bytes: int = MEMORY_BYTES
-) -> LookedUp:
-    """Ask the relation for each row's key; row i of the answer belongs to row i of the rows."""
-    numbered = rows.select([name for name, _ in on]).append_column(_ROW, pa.array(np.arange(rows.num_rows)))
-    answers = _left_join(numbered, relation, on, join, memory_bytes)
-    if answers.num_rows != rows.num_rows:
-        raise BadInput(f"relation {relation.name} holds a key more than once: it cannot be used to look up keys")
-    answers = answers.take(pc.sort_indices(answers.column(_ROW)))
-    beyond_key = [name for name in relation.schema.names if name not in relation.key]
-    found = answers.select([f"{_MARK}{name}" for name in beyond_key]).rename_columns(beyond_key)
-    created_by = answers.column(_CREATED_BY)
-    return LookedUp(found, created_by, created_by.is_valid())
+def is_new(with_key: pa.ChunkedArray, created_by: pa.ChunkedArray, load_id: str) -> pa.ChunkedArray:
+    """Which rows have a key that no load before this one brought."""
+    return pc.and_not(with_key, pc.fill_null(pc.not_equal(created_by, load_id), False))
 
 
 def new_members(
     rows: pa.Table, known: pa.ChunkedArray, on: Pairs, relation: RelationView, attributes: Pairs = ()
 ) -> pa.Table:
-    """The keys the relation does not know, with these attributes, in the order that numbers them.
+    """The keys the relation does not know, with these attributes, in the order that numbers them."""
+    return in_number_order(unknown_keys(rows, known, on, relation, attributes), relation, attributes)
 
-    The order is (segment, key hash, key). It depends on nothing but the keys, so a retry, another batch cut inside the
-    load or another number of partitions gives the same. Rows of one key that differ in an attribute: the one with the
-    least attributes counts, compared in the order given, nulls last. Keys with a null in them are left out.
+
+def unknown_keys(
+    rows: pa.Table, known: pa.ChunkedArray, on: Pairs, relation: RelationView, attributes: Pairs = ()
+) -> pa.Table:
+    """The keys the relation does not know, each once, under the relation's names. Keys with a null are left out.
+
+    Rows of one key that differ in an attribute: the one with the least attributes counts, compared in the order given,
+    nulls last.
     """
     _check_attributes(rows, relation, attributes)
     columns = [*on, *attributes]
     unknown = rows.select([name for name, _ in columns]).filter(pc.invert(known))
     unknown = unknown.rename_columns([related for _, related in columns])
-    unknown = unknown.filter(_has_key(unknown, relation.key))
+    unknown = unknown.filter(has_key(unknown, relation.key))
+    return unknown.take(first_of_each_key(unknown, relation.key, prefer=[related for _, related in attributes]))
+
+
+def in_number_order(unknown: pa.Table, relation: RelationView, attributes: Pairs = ()) -> pa.Table:
+    """Keys as `unknown_keys` gives them, from one part of a load or from several: each once, in one order.
+
+    The order is (segment, key hash, key). It depends on nothing but the keys, so a retry, another batch cut inside the
+    load or another number of partitions gives the same.
+    """
     distinct = unknown.take(first_of_each_key(unknown, relation.key, prefer=[related for _, related in attributes]))
-    keys = keys_of([_one_array(distinct.column(name)) for name in relation.key])
-    ranks = distinct.select(list(relation.key)).append_column(_HASH, pa.array(keys.hashes))
-    ranks = ranks.append_column(_SEGMENT, pa.array(relation.segment_of(keys)))
-    order = [(name, "ascending") for name in (_SEGMENT, _HASH, *relation.key)]
-    return distinct.take(pc.sort_indices(ranks, order))
+    keys = hashed(distinct, relation.key)
+    segment = relation.segment_of(keys)
+    order = np.lexsort((keys.hashes, segment))
+    if (np.diff(keys.hashes[order]) == 0).any():  # equal hashes are next to each other: the keys themselves decide
+        ranks = distinct.select(list(relation.key)).append_column(_HASH, pa.array(keys.hashes))
+        ranks = ranks.append_column(_SEGMENT, pa.array(segment))
+        order = pc.sort_indices(ranks, [(name, "ascending") for name in (_SEGMENT, _HASH, *relation.key)])
+    return distinct.take(pa.array(order))
 
 
 def as_relation_rows(members: pa.Table, relation: RelationView) -> pa.Table:
@@ -124,6 +109,11 @@ def as_relation_rows(members: pa.Table, relation: RelationView) -> pa.Table:
     return members.select(relation.schema.names).cast(relation.schema)
 
 
+def has_key(rows: pa.Table, key: Sequence[str]) -> pa.ChunkedArray:
+    """Which rows have no null in these columns."""
+    return reduce(pc.and_, [rows.column(name).is_valid() for name in key])
+
+
 def _check_attributes(rows: pa.Table, relation: RelationView, attributes: Pairs) -> None:
     for name, related in attributes:
         if related not in relation.schema.names or related in relation.key:
@@ -136,37 +126,3 @@ def _check_attributes(rows: pa.Table, relation: RelationView, attributes: Pairs)
                 f"attributes: column {name!r} of the rows is {given}, column {related!r} of relation {relation.name} "
                 f"is {expected}: cast one of them"
             )
-
-
-def _has_key(rows: pa.Table, key: Sequence[str]) -> pa.ChunkedArray:
-    return reduce(pc.and_, [rows.column(name).is_valid() for name in key])
-
-
-def _left_join(rows: pa.Table, relation: RelationView, on: Pairs, join: str, memory_bytes: int) -> pa.Table:
-    batches = rows.to_batches()
-    # `auto` looks at the stream before it chooses.
-    settings: dict[str, pa.RecordBatch] = {"sample": batches[0]} if join == "auto" and batches else {}
-    operator = joins.build(
-        join,
-        sides=[rows.schema],
-        on=list(on),
-        relation=relation,
-        how="left",
-        memory_bytes=memory_bytes,
-        **settings,
-    )
-    results: list[pa.RecordBatch] = []
-    try:
-        for batch in batches:
-            operator.offer(joins.Rows(0, batch), results.append)
-        operator.offer(joins.EndOfSide(0), results.append)
-        while operator.work(joins.WorkBudget(), results.append) is not joins.Progress.DONE:
-            pass
-    finally:
-        operator.close()
-    names = [*rows.schema.names, *(f"{_MARK}{name}" for name in relation.schema.names), _CREATED_BY, "version"]
-    return pa.Table.from_batches(results, operator.plan.result_schema).rename_columns(names)
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)

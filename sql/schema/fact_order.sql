@@ -10,6 +10,5 @@ CREATE TABLE IF NOT EXISTS fact_order (
     paid_amount NUMERIC(12, 2) NOT NULL,
     ordered_at TIMESTAMP WITHOUT TIME ZONE NOT NULL,
     paid_at TIMESTAMP WITHOUT TIME ZONE NOT NULL,
-    load_id VARCHAR NOT NULL,
-    UNIQUE (source_system, order_no, payment_no)
+    load_id VARCHAR NOT NULL
 );

@@ -13,7 +13,7 @@ from typing import cast
 import pyarrow as pa
 
 from etl.budget import WorkMeter
-from etl.joins import Emit, JoinPlan, Operator, OperatorState, Ports, Progress, Snapshot
+from etl.joins import Emit, JoinPlan, NoSettings, Operator, OperatorState, Ports, Progress, Snapshot
 from etl.joins.catalogue import _ENTRIES, register
 from etl.storage.ports import RunName, RunStore
 
@@ -141,9 +141,11 @@ class FlushAll(Operator):
 
 
 @contextmanager
-def entered(operator: type[Operator], name: str = "flush-all") -> Iterator[str]:
+def entered(
+    operator: type[Operator], name: str = "flush-all", spills: str = "all rows", settings: type = NoSettings
+) -> Iterator[str]:
     """The operator in the catalogue for as long as the context lasts."""
-    register(name, family="test", predicates=("equality",), spills="all rows", paper="none")(operator)
+    register(name, family="test", predicates=("equality",), spills=spills, paper="none", settings=settings)(operator)
     try:
         yield name
     finally:

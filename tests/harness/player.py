@@ -15,8 +15,8 @@ from etl.storage.memory_runs import MemoryRuns
 from etl.storage.partitioning import PartitionKind
 from etl.storage.relation import Relation
 from tests.harness.subjects import Subject
-from tests.oracle import Row, inner_join, rows_of
-from tests.scripts import Grow, Script, Step
+from tests.oracle import Row, inner_join, rows_of, window_join
+from tests.scripts import EVENT_TIME, Grow, Script, Step
 
 AMPLE_MEMORY = 1 << 30
 MOST_CALLS = 10_000
@@ -83,11 +83,17 @@ class Player:
     def judge(self) -> None:
         """Everything that came out is what the definition asks for, once each."""
         if self.relation is None:
-            left, right = self._rows_by_side()
-            expected = inner_join(left, right, self._key_positions())
-            _assert_same(Counter(rows_of(self.results)), expected)
+            _assert_same(Counter(rows_of(self.results)), self._expected())
         else:
             self._judge_against_versions()
+
+    def _expected(self) -> Counter[Row]:
+        left, right = self._rows_by_side()
+        windows = self.script.windows
+        if windows is None or not left or not right:
+            return inner_join(left, right, self._key_positions())
+        first, second = (schema.get_field_index(EVENT_TIME) for schema in self.script.sides)
+        return window_join(left, right, self._key_positions(), (first, second), windows)
 
     def _built(self) -> Operator:
         script = self.script
@@ -101,6 +107,7 @@ class Player:
             spill=self._spill(),
             relation=self.relation,
             how=script.how,  # type: ignore[arg-type]  # one of the two words
+            **self.script.settings,  # type: ignore[arg-type]  # the operator's own
             **self.subject.settings,  # type: ignore[arg-type]  # the operator's own
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import cast
 
 import hypothesis
@@ -22,6 +22,7 @@ _PARTITIONED: list[dict[str, object]] = [
 SETTINGS: Mapping[str, list[dict[str, object]]] = {
     "hash-partitioned": _PARTITIONED,
     "range-partitioned": _PARTITIONED,
+    "bucketed-window": [{"row_blocks": 2**30}, {"theta_rows": 2, "row_blocks": 2**30}],
     "meshjoin": [
         {"queue_rows": 3, "scan_when_idle": False},
         {"cache_share": 0.4, "frequent_after": 1, "filter_share": 0.2},
@@ -49,9 +50,19 @@ class Subject:
         """How the relation is to be partitioned."""
         return cast(PartitionKind, getattr(self.entry.operator, "partition", "hash"))
 
+    @property
+    def has_windows(self) -> bool:
+        """Whether it joins by event time as well: window joins share the names of these settings."""
+        return "windows" in {setting.name for setting in fields(self.entry.settings)}
+
     def scripts(self) -> st.SearchStrategy[Script]:
         shapes = ORDERED_SHAPES if self.partition == "range" else tuple(KEY_SHAPES)
-        return scripts(sides=self.entry.streams, shapes=shapes, with_relation=self.entry.with_relation)
+        return scripts(
+            sides=self.entry.streams,
+            shapes=shapes,
+            with_relation=self.entry.with_relation,
+            with_windows=self.has_windows,
+        )
 
     def __str__(self) -> str:
         return "-".join([self.name, *(f"{name}={value}" for name, value in self.settings.items())])

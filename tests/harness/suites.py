@@ -233,7 +233,13 @@ def _refuses_in_time(subject: Subject, script: Script) -> None:
     """An operator that cannot spill refuses rows that do not fit, with nothing changed, and never holds more."""
     entry = subject.entry
     operator = joins.build(
-        entry.name, sides=script.sides, on=script.on, memory_bytes=script.memory_bytes, block_bytes=script.block_bytes
+        entry.name,
+        sides=script.sides,
+        on=script.on,
+        memory_bytes=script.memory_bytes,
+        block_bytes=script.block_bytes,
+        **script.settings,  # type: ignore[arg-type]  # the operator's own
+        **subject.settings,  # type: ignore[arg-type]
     )
     for step in script.steps:
         if isinstance(step, WorkBudget):

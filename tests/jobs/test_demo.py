@@ -142,7 +142,7 @@ def test_killed_twice_and_continued_it_ends_as_if_nothing_had_happened(finished:
         assert "orders" in shown.stdout
         second = headrace("demo", "--folder", str(folder))
         assert second.returncode == TRY_AGAIN
-        assert f"another demo is running in {folder}" in second.stderr
+        assert f"pipeline orders is being run by process {demo.pid} on" in second.stderr
         assert demo.poll() is None, "it ran to its end before it could be killed"
     assert 1 <= loads_in(folder) < LOADS
 

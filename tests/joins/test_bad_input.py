@@ -45,7 +45,7 @@ LOOKUP: dict[str, object] = {
     ("name", "changed", "message"),
     [
         ("symetric-hash", {}, "there is no join named 'symetric-hash': did you mean 'symmetric-hash'?"),
-        ("nested", {}, "there is no join named 'nested': it takes 'auto', 'hash-partitioned', 'meshjoin', "),
+        ("nested", {}, "there is no join named 'nested': it takes 'auto', 'bucketed-window', "),
         ("symmetric-hash", {"on": [("nr", "key")]}, "side 0 has no key column 'nr': it has 'key', 'text', 'price'"),
         ("symmetric-hash", {"on": [("key", "nr")]}, "side 1 has no key column 'nr': it has 'key', 'small', 'tags'"),
         ("symmetric-hash", {"on": [("key", "small")]}, "side 0 column 'key' is int64, side 1 column 'small' is int32"),

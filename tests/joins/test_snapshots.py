@@ -262,6 +262,7 @@ def _built(name: str, relation: Relation | None) -> Operator:
         sides=[ORDERS, PAYMENTS],
         on=[("order_no", "order_no"), ("nr", "nr")],
         spill=MemoryRuns() if entry.needs_spill else None,
+        **({"event_times": ("nr", "nr"), "windows": (5, 5)} if Subject(name).has_windows else {}),  # type: ignore[arg-type]
     )
 
 

@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
@@ -183,3 +184,32 @@ def _race(root: Path, rounds: int, writer: int) -> list[int]:
             continue
         won.append(number)
     return won
+
+
+def test_folders_go_with_their_last_file(tmp_path: Path) -> None:
+    folder = DurableFolder(tmp_path)
+    for name in ("a/b/one", "a/b/two", "a/three"):
+        folder.put(name, [b"x"])
+    folder.delete("a/b/one")
+    assert (tmp_path / "a" / "b").is_dir()
+    folder.delete("a/b/two")
+    assert not (tmp_path / "a" / "b").exists()
+    folder.delete("a/three")
+    assert not (tmp_path / "a").exists()
+    assert tmp_path.is_dir()
+    folder.put("a/b/one", [b"y"])
+
+
+def test_a_folder_that_goes_while_a_file_is_published_in_it_is_made_again(tmp_path: Path) -> None:
+    """Two threads put and delete files of one folder: it is empty, and goes, again and again."""
+    folder = DurableFolder(tmp_path)
+
+    def busy(thread: int) -> None:
+        for number in range(100):
+            name = f"a/b/{thread}-{number}"
+            folder.put(name, [b"x"])
+            assert folder.delete(name)
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(busy, range(2)))
+    assert folder.names() == []

@@ -20,6 +20,7 @@ from etl.transforms.code_translation import (
     UnknownCodesFound,
     translate,
 )
+from etl.transforms.lookups import Lookups
 from tests.transforms.relations import JOINS
 
 CODES = pa.schema([(CODE_SET, pa.string()), (CODE, pa.string()), (CODE_KEY, pa.int64()), ("label", pa.string())])
@@ -119,7 +120,7 @@ def test_rows_in_several_batches_and_no_rows_at_all(unknown: UnknownCode) -> Non
 @pytest.mark.parametrize("join", JOINS)
 def test_every_join_translates_alike(join: str) -> None:
     rows = rows_with(*["se", "dk", "no"] * 500)
-    answer = translate(rows, [COUNTRY], codes(), UnknownCode.UNKNOWN_MEMBER, join=join, memory_bytes=1 << 16)
+    answer = translate(rows, [COUNTRY], codes(), UnknownCode.UNKNOWN_MEMBER, lookups=Lookups(join, 1 << 16))
     assert answer.rows.column("country_key").to_pylist() == [1, 0, 2] * 500
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from etl.storage.memory_relation import create_memory_relation
 from etl.storage.relation import Relation
 from etl.transforms.duplicate_detection import Deduplicated, drop_duplicates
+from etl.transforms.lookups import Lookups
 from tests.transforms.relations import JOINS
 
 ORDER = pa.schema([("system", pa.string()), ("order_no", pa.int64())])
@@ -122,7 +123,7 @@ def test_every_join_finds_the_same_duplicates_in_little_memory(join: str) -> Non
     known = load_of([("shop", number, 0, 0) for number in range(0, 1000, 2)]).select(["source", "nr"])
     relation = orders().append(known.rename_columns(ORDER.names), "load 0", highest=0).compact()
     rows: list[Order] = [("shop", number % 1000, number, 0) for number in range(2000)]
-    answer = drop_duplicates(load_of(rows), relation, ON, "load 1", join=join, memory_bytes=1 << 16)
+    answer = drop_duplicates(load_of(rows), relation, ON, "load 1", lookups=Lookups(join, 1 << 16))
     assert kept(answer) == Counter(("shop", number, number, 0) for number in range(1, 1000, 2))
     assert answer.duplicates == 1500
 

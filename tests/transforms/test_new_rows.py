@@ -14,8 +14,9 @@ from etl.errors import BadInput
 from etl.storage.memory_relation import create_memory_relation
 from etl.storage.ports import keys_of
 from etl.storage.relation import Relation
-from etl.transforms.new_rows import as_relation_rows, identify_new, look_up, new_members
-from tests.transforms.relations import CUSTOMER, JOINS, ON, NaturalKey, customers, load_of
+from etl.transforms.lookups import Lookups
+from etl.transforms.new_rows import as_relation_rows, identify_new, new_members
+from tests.transforms.relations import CUSTOMER, ON, NaturalKey, customers, load_of
 
 natural_keys = st.tuples(st.none() | st.sampled_from(["shop", "web", ""]), st.none() | st.integers(-3, 12))
 loads = st.lists(natural_keys, max_size=30)
@@ -25,44 +26,6 @@ def known_customers() -> Relation:
     first = pa.table([["shop", "web"], [1, 1], [1, 2]], schema=CUSTOMER)
     second = pa.table([["shop"], [2], [3]], schema=CUSTOMER)
     return customers().append(first, "load 1", highest=2).append(second, "load 2", highest=3)
-
-
-@pytest.mark.parametrize("join", JOINS)
-@given(keys=loads, cuts=st.lists(st.integers(0, 30), max_size=4))
-@settings(max_examples=30, deadline=None)
-def test_row_i_of_the_answer_belongs_to_row_i(join: str, keys: list[NaturalKey], cuts: list[int]) -> None:
-    answer = look_up(load_of(keys, cuts), known_customers(), ON, join=join)
-    known = {("shop", 1): (1, "load 1"), ("web", 1): (2, "load 1"), ("shop", 2): (3, "load 2")}
-    expected = [known.get(key, (None, None)) for key in keys]  # type: ignore[arg-type]  # a null is in no key
-    assert answer.found.column_names == ["customer_key"]
-    assert answer.found.column("customer_key").to_pylist() == [key for key, _ in expected]
-    assert answer.created_by.to_pylist() == [load for _, load in expected]
-    assert answer.known.to_pylist() == [key in known for key in keys]
-
-
-def test_a_load_larger_than_memory_keeps_its_order_too() -> None:
-    keys: list[NaturalKey] = [("shop", number % 3) for number in range(5000)]
-    answer = look_up(load_of(keys), known_customers(), ON, memory_bytes=1 << 16, join="hash-partitioned")
-    assert answer.found.column("customer_key").to_pylist() == [{1: 1, 2: 3}.get(number % 3) for number in range(5000)]
-
-
-def test_columns_of_the_stream_may_be_named_like_those_of_the_relation() -> None:
-    rows = pa.table({"system": ["web"], "number": [1], "customer_key": [99], "created_by": ["me"], "_row": [7]})
-    answer = look_up(rows, known_customers(), [("system", "system"), ("number", "number")])
-    assert answer.found.to_pylist() == [{"customer_key": 2}]
-
-
-def test_a_relation_with_a_key_twice_is_no_lookup_table() -> None:
-    relation = known_customers().append(pa.table([["web"], [1], [9]], schema=CUSTOMER), "load 3", highest=9)
-    with pytest.raises(BadInput, match="relation customer holds a key more than once"):
-        look_up(load_of([("web", 1)]), relation, ON)
-
-
-def test_a_join_that_does_not_fit_the_relation_is_refused() -> None:
-    with pytest.raises(BadInput, match="range-partitioned needs a relation that is partitioned by range"):
-        look_up(load_of([("web", 1)]), known_customers(), ON, join="range-partitioned")
-    with pytest.raises(BadInput, match="there is no join named 'hash-partition': did you mean 'hash-partitioned'"):
-        look_up(load_of([("web", 1)]), known_customers(), ON, join="hash-partition")
 
 
 # New rows
@@ -111,14 +74,14 @@ def test_the_relation_of_the_test_above_has_many_segments() -> None:
 
 def test_known_keys_are_not_new() -> None:
     rows, relation = load_of([("shop", 1), ("shop", 3), (None, 4), ("shop", 3)]), known_customers()
-    found = new_members(rows, look_up(rows, relation, ON).known, ON, relation)
+    found = new_members(rows, Lookups().look_up(rows, relation, ON).known, ON, relation)
     assert found.to_pylist() == [{"system": "shop", "number": 3}]
 
 
 def test_the_columns_of_on_may_stand_in_any_order() -> None:
     rows, relation = load_of([("shop", 5), ("web", 6)]), known_customers()
     for on in (ON, ON[::-1]):
-        found = new_members(rows, look_up(rows, relation, on).known, on, relation)
+        found = new_members(rows, Lookups().look_up(rows, relation, on).known, on, relation)
         assert sorted(found.select(["system", "number"]).to_pylist(), key=str) == [
             {"system": "shop", "number": 5},
             {"system": "web", "number": 6},
@@ -192,7 +155,7 @@ def test_keys_of_every_kind_are_looked_up_and_ranked(keys: pa.Array) -> None:
     known = pa.record_batch([keys.slice(0, 1), pa.array([1])], schema=schema)
     relation = create_memory_relation("things", schema, ("key",), batches=[known])
     rows = pa.table({"natural": keys})
-    answer = look_up(rows, relation, [("natural", "key")])
+    answer = Lookups().look_up(rows, relation, [("natural", "key")])
     assert answer.found.column("surrogate").to_pylist() == [1, None]
     assert (
         new_members(rows, answer.known, [("natural", "key")], relation).column("key").to_pylist()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from etl.errors import BadInput
 from etl.storage.memory_relation import create_memory_relation
 from etl.storage.relation import Relation
+from etl.transforms.lookups import Lookups
 from etl.transforms.surrogate_keys import UNKNOWN_MEMBER, KeyedRows, assign
 from tests.transforms.relations import JOINS, ON, NaturalKey, customers, load_of
 
@@ -134,7 +135,7 @@ def test_the_stream_may_have_a_column_named_like_the_surrogate_key() -> None:
 @pytest.mark.parametrize("join", JOINS)
 def test_every_join_gives_the_same_numbers_in_little_memory(join: str) -> None:
     keys: list[NaturalKey] = [(source, number) for number in range(500) for source in ("shop", "web", "elsewhere")]
-    answer = assign(load_of(keys), customers(others=200), ON, "customer_key", join=join, memory_bytes=1 << 16)
+    answer = assign(load_of(keys), customers(others=200), ON, "customer_key", lookups=Lookups(join, 1 << 16))
     by_auto = assign(load_of(keys), customers(others=200), ON, "customer_key")
     assert answer.keys.equals(by_auto.keys)
     assert answer.members.equals(by_auto.members)

@@ -31,7 +31,7 @@ def test_an_empty_table_and_a_package_without_tables(tmp_path: Path) -> None:
     stamp = packages.write_table(LoadId("demo", 0), 0, "rows", ROWS.slice(0, 0))
     assert packages.publish(LoadId("demo", 0), {"rows": stamp}, {}, {}).table("rows").equals(ROWS.slice(0, 0))
     bare = packages.publish(LoadId("demo", 1), {}, {}, {})
-    with pytest.raises(PackageError, match=r"load package demo/00000001 has no table 'rows', only none"):
+    with pytest.raises(PackageError, match=r"load demo/00000001 has no table 'rows', only none"):
         bare.table("rows")
 
 
@@ -90,7 +90,7 @@ def test_a_changed_table_is_refused(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(CorruptPackage, match=r"file demo/tables/00000000/first/rows.arrow of load package demo/0"):
+    with pytest.raises(CorruptPackage, match=r"file demo/tables/00000000/first/rows.arrow of load demo/0"):
         package.table("rows")
 
 
@@ -146,6 +146,33 @@ def test_loads_of_other_pipelines_and_negative_ids_are_refused(tmp_path: Path) -
         LoadPackages(DurableFolder(tmp_path), "demo").find(LoadId("other", 1))
     with pytest.raises(PackageError, match=r"pipeline demo: batch id -1 is negative"):
         LoadId("demo", -1)
+
+
+def test_what_was_settled_first_counts_for_all_attempts(tmp_path: Path) -> None:
+    packages = LoadPackages(DurableFolder(tmp_path), "demo")
+    load_id = LoadId("demo", 0)
+    assert packages.find_settlement(load_id) is None
+    rows = pa.table({"number": [1, 2]})
+    stamp = packages.write_table(load_id, "first", "_rows", rows)
+    first = packages.settle(load_id, {"_rows": stamp}, {"rows": 2}, {"version": 7})
+    assert packages.settle(load_id, {}, {}, {"version": 8}) == first
+    found = LoadPackages(DurableFolder(tmp_path), "demo").find_settlement(load_id)
+    assert found == first
+    assert found.table("_rows").equals(rows)
+    assert (found.counts, found.details) == ({"rows": 2}, {"version": 7})
+    assert packages.find(load_id) is None, "settled is not published"
+
+
+@pytest.mark.parametrize(("batch_id", "complaint"), [(1, "ids only grow"), (4, "would skip loads")])
+def test_only_the_load_after_the_newest_is_next(tmp_path: Path, batch_id: int, complaint: str) -> None:
+    packages = LoadPackages(DurableFolder(tmp_path), "demo")
+    packages.check_next(LoadId("demo", 0))
+    with pytest.raises(StaleLoad, match="would skip loads, there is no package"):
+        packages.check_next(LoadId("demo", 1))
+    packages.publish(LoadId("demo", 2), {}, {}, {})
+    packages.check_next(LoadId("demo", 3))
+    with pytest.raises(StaleLoad, match=complaint):
+        packages.check_next(LoadId("demo", batch_id))
 
 
 def test_retiring_keeps_the_newest_and_sweeps_older_attempts(tmp_path: Path) -> None:

@@ -131,6 +131,11 @@ class Partitioned(Operator):
         self._count_memory()
 
     @property
+    def segments_in_memory(self) -> NDArray[np.bool_]:
+        """Which relation segments can be probed without the disk, to be looked at only."""
+        return self._segments.in_memory
+
+    @property
     def waiting_rows(self) -> NDArray[np.int64]:
         """How many rows wait for each segment, to be looked at only."""
         return self._waiting.rows

@@ -80,5 +80,5 @@ class SegmentMemory:
         self.table = self.relation.block_table().pinned(held, self.table)
         self._sizes = self.relation.segment_bytes
         # A segment without rows needs no disk to be read.
-        self.in_memory = self.relation.segment_blocks == 0
+        self.in_memory: NDArray[np.bool_] = self.relation.segment_blocks == 0
         self.in_memory[held] = True
